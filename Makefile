@@ -1,0 +1,57 @@
+# `make run` starts a broker, `make test` tests it. Both need Go and make, nothing else.
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+DATE    ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
+LDFLAGS  = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+TOOL     = go tool -modfile=internal/tools/go.mod
+FUZZTIME ?= 5s
+
+export CGO_ENABLED ?= 0
+
+.PHONY: all build run test check lint race fuzz mutants crash bench interop generate clean
+
+all: build
+
+build: bin/kctl
+
+bin/kctl: FORCE
+	@go build -trimpath -ldflags '$(LDFLAGS)' -o $@ ./cmd/kctl
+FORCE:
+
+run: build ## a broker on 127.0.0.1:9092, data in ./karst-data
+	@./bin/kctl serve
+
+test: ## everything that needs Go alone
+	go test ./...
+
+check: lint test ## what a commit should pass
+
+lint: ## vet, staticcheck, formatting, dead code
+	go vet ./...
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); test -z "$$out" || { echo "gofumpt: $$out"; exit 1; }
+	$(TOOL) staticcheck ./...
+	@out=$$($(TOOL) deadcode -test -filter '^github.com/karstlog/karst' ./...); test -z "$$out" || { echo "$$out"; exit 1; }
+
+race: ## the tests under the race detector (needs a C compiler)
+	CGO_ENABLED=1 go test -race ./...
+
+fuzz: ## every fuzz target for FUZZTIME
+	@scripts/fuzz.sh $(FUZZTIME)
+
+mutants: ## each rule broken on purpose must fail a test
+	@scripts/mutants.sh
+
+crash: build ## kill -9 under load, again and again; nothing acknowledged may be missing
+	go test -count=1 -v -run TestKill ./test/crash -args -rounds=50
+
+bench: ## the benchmarks beside the code
+	go test -run '^$$' -bench . -benchmem ./...
+
+interop: build ## clients in Go, C, Python, Node and Java, and other people's test suites
+	@scripts/interop.sh
+
+generate: ## protobuf code; needs protoc on PATH
+	go generate ./...
+
+clean:
+	rm -rf bin build
