@@ -1,0 +1,49 @@
+#!/bin/bash
+# Runs clients in Go, C, Python, Node and Java against a broker process, then other people's test suites where they are
+# at hand. Installs what it needs with the ordinary package clients: Debian's packages, PyPI, npm, Maven, Go modules.
+#   scripts/interop.sh [regexp of test names]
+#   SUITES=dir     the suites (default ../shared/suites beside this tree; absent: said in one line)
+#   BUILD=dir      where the clients are kept (default interop/build)
+set -eu
+cd "$(dirname "$0")/.."
+BUILD=$(mkdir -p "${BUILD:-interop/build}" && cd "${BUILD:-interop/build}" && pwd)
+SUITES=${SUITES:-../shared/suites}
+export KCTL=${KCTL:-$PWD/bin/kctl}
+[ -x "$KCTL" ] || make build
+
+need() { # need COMMAND PACKAGE...
+  command -v "$1" >/dev/null && return
+  shift
+  apt-get -qq update && apt-get install -y -qq "$@" >/dev/null
+}
+need kcat kcat
+need gcc gcc libc6-dev
+need java openjdk-17-jre-headless
+need mvn maven
+need node nodejs npm
+need python3 python3 python3-venv
+export KCAT=$(command -v kcat)
+
+if [ ! -e "$BUILD/venv/.complete" ]; then
+  python3 -m venv "$BUILD/venv"
+  "$BUILD/venv/bin/pip" install -q --disable-pip-version-check kafka-python==3.0.12 && touch "$BUILD/venv/.complete"
+fi
+export PYTHON=$BUILD/venv/bin/python
+
+mkdir -p "$BUILD/node"
+cp interop/clients/*.js interop/clients/package.json "$BUILD/node/"
+[ -e "$BUILD/node/node_modules/kafkajs" ] || (cd "$BUILD/node" && npm install --silent --no-audit --no-fund)
+export NODE_CLIENTS=$BUILD/node
+
+[ -e "$BUILD/jars/.complete" ] ||
+  { mvn -q -B -f interop/clients/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$BUILD/jars" && touch "$BUILD/jars/.complete"; }
+export KAFKA_JARS=$BUILD/jars
+
+(cd interop && CGO_ENABLED=1 go test -count=1 -timeout 15m ${1:+-run "$1"} ./...)
+[ -z "${1:-}" ] || exit 0
+
+if [ ! -d "$SUITES" ]; then
+  echo "no test suites at $SUITES: skipped"
+  exit 0
+fi
+scripts/suites.sh "$SUITES"
