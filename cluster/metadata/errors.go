@@ -1,0 +1,68 @@
+package metadata
+
+import (
+	"fmt"
+
+	"github.com/karstlog/karst/internal/uuid"
+)
+
+// PreconditionError says that the image is not what the command was decided on, or that the command makes no sense in
+// it. Who proposed it looks at the image again.
+type PreconditionError struct{ Reason string }
+
+func (e *PreconditionError) Error() string { return e.Reason }
+
+// TopicExistsError refuses to create a topic again.
+type TopicExistsError struct{ Name string }
+
+func (e *TopicExistsError) Error() string { return fmt.Sprintf("Topic '%s' already exists.", e.Name) }
+
+// TopicCollisionError refuses a topic whose name differs from an existing one only in '.' and '_'.
+type TopicCollisionError struct{ Name, Existing string }
+
+func (e *TopicCollisionError) Error() string {
+	return fmt.Sprintf("Topic '%s' collides with existing topic: %s", e.Name, e.Existing)
+}
+
+// TopicNameError refuses a name that no topic may have.
+type TopicNameError struct{ Name, Reason string }
+
+func (e *TopicNameError) Error() string { return fmt.Sprintf("Topic name is invalid: %s", e.Reason) }
+
+// UnknownTopicError says that no topic has this name.
+type UnknownTopicError struct{ Name string }
+
+func (e *UnknownTopicError) Error() string {
+	return fmt.Sprintf("The topic '%s' does not exist.", e.Name)
+}
+
+// UnknownTopicIDError says that no topic has this id.
+type UnknownTopicIDError struct{ ID uuid.UUID }
+
+func (e *UnknownTopicIDError) Error() string { return fmt.Sprintf("No topic has the id %s.", e.ID) }
+
+// StaleIncarnationError refuses a broker that is not registered, or was registered again since.
+type StaleIncarnationError struct {
+	Broker      BrokerID
+	Incarnation uuid.UUID
+}
+
+func (e *StaleIncarnationError) Error() string {
+	return fmt.Sprintf("broker %d is not registered with incarnation %s", e.Broker, e.Incarnation)
+}
+
+// ConfigVersionError says that the settings of a resource changed since they were looked at.
+type ConfigVersionError struct {
+	Resource   Resource
+	Want, Have uint64
+}
+
+func (e *ConfigVersionError) Error() string {
+	return fmt.Sprintf("settings of %q changed at %d, expected %d", e.Resource.Name, e.Have, e.Want)
+}
+
+// CorruptError says that bytes which this package wrote (an entry of the log, a snapshot) are not what was written, or
+// were written by a newer release.
+type CorruptError struct{ Reason string }
+
+func (e *CorruptError) Error() string { return "damaged metadata: " + e.Reason }
