@@ -30,8 +30,6 @@ type ReadOptions struct {
 	WholeFirst   bool
 }
 
-type AbortedTxn struct{ ProducerID, First, Last int64 }
-
 type TimeOffset struct {
 	Offset, Timestamp int64
 	Epoch             int32
@@ -99,10 +97,6 @@ func (s *Slice) Len() int                          { return 0 }
 func (s *Slice) WriteTo(io.Writer) (int64, error)  { return 0, nil }
 func (s *Slice) Append(dst []byte) ([]byte, error) { return dst, nil }
 func (s *Slice) Release()                          {}
-
-type FileCache struct{}
-
-func NewFileCache(maxOpen int) *FileCache { return &FileCache{} }
 
 type VerifyOptions struct{}
 type Report struct{}
