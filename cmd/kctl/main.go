@@ -1,0 +1,74 @@
+// Command kctl is the broker (kctl serve) and the tool that works with one: topics, records, settings, files, load.
+//
+// Every command but serve, log, storage, config validate and explain speaks Apache Kafka's public protocol and nothing
+// else, so it works against any Kafka-compatible cluster. Each noun has a file of its own. Results go to stdout,
+// everything said about them to stderr; what an exit status means stands in errors.go.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+)
+
+func main() {
+	os.Exit(runMain())
+}
+
+// runMain is main without the exit, which is what the scripts in testdata run as their kctl.
+func runMain() int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal kills
+	s := newSession()
+	return s.exit(run(ctx, s, os.Args[1:]))
+}
+
+// commands is the whole tree. A command is added here and nowhere else: help, completion, docs/kctl.md and the tests of
+// the conventions walk this list.
+func commands(s *session) []*cli.Command {
+	return []*cli.Command{
+		versionCommand(s),
+	}
+}
+
+// run executes one command line (without the program's name).
+func run(ctx context.Context, s *session, argv []string) error {
+	tree := commands(s)
+	inv, err := normalise(tree, argv)
+	if err != nil {
+		return err
+	}
+	s.colour(inv)
+	if done, err := s.help(tree, inv); done {
+		return err
+	}
+	app := &cli.App{
+		Name:                      "kctl",
+		Commands:                  prepared(tree),
+		HideHelp:                  true,
+		HideVersion:               true,
+		DisableSliceFlagSeparator: true, // cleanup.policy=compact,delete is one value
+		Reader:                    s.in,
+		Writer:                    s.out,
+		ErrWriter:                 s.errw,
+		ExitErrHandler:            func(*cli.Context, error) {},
+	}
+	if err := app.RunContext(ctx, inv.argv()); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// prepared switches off what cli does by itself and this program does in one place: help and usage errors.
+func prepared(tree []*cli.Command) []*cli.Command {
+	for _, c := range tree {
+		c.HideHelp, c.HideHelpCommand = true, true
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage("%s", err) }
+		prepared(c.Subcommands)
+	}
+	return tree
+}
