@@ -1,0 +1,197 @@
+// Package replica holds the partitions of which this broker has a replica, at work: a log, the role that the metadata
+// image gives this broker, the high watermark, and those who wait for it.
+//
+// The high watermark of a partition with one replica is its log end, or its synced end when karst.durability is fsync.
+// Lock order: Set, Partition, storage.Log.
+package replica
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/uuid"
+	"github.com/karstlog/karst/protocol/batch"
+	"github.com/karstlog/karst/storage"
+)
+
+// Partition is a replica of one partition on this broker.
+//
+// Invariants:
+//  1. role, epoch and high watermark change under mu only, so that a wait which succeeds has seen all three agree.
+//  2. an append is made in the epoch of the role it saw; the log refuses it once Become told it a newer one.
+//  3. log start <= high watermark <= log end, and the high watermark never goes back.
+type Partition struct {
+	topic *topic
+	index int32
+	self  metadata.BrokerID
+	log   *storage.Log // nil when it could not be opened; then role.err says why
+	sync  func(*storage.Log)
+
+	role     atomic.Pointer[role]
+	readable atomic.Int64 // bytes that ever came below the high watermark since the start; see Waiter
+	appended atomic.Int64 // bytes ever appended since the start
+
+	mu struct {
+		sync.Mutex
+		commits commitList
+		parked  spotList
+	}
+}
+
+// role is what this broker is for a partition. It never changes but is replaced.
+type role struct {
+	meta  metadata.Partition
+	leads bool
+	err   error // why nothing can be served: offline or deleted
+}
+
+func (r *role) notLeader() error {
+	return &NotLeaderError{Leader: r.meta.Leader, Epoch: r.meta.LeaderEpoch}
+}
+
+// leading returns an error unless this broker leads.
+func (r *role) leading() error {
+	if r.err != nil {
+		return r.err
+	}
+	if !r.leads {
+		return r.notLeader()
+	}
+	return nil
+}
+
+// checkEpoch compares the leader epoch that a client believes in with the current one (KIP-320); -1 is no belief.
+func (r *role) checkEpoch(asked metadata.LeaderEpoch) error {
+	switch current := r.meta.LeaderEpoch; {
+	case asked < 0 || asked == current:
+		return nil
+	case asked < current:
+		return &FencedEpochError{Asked: asked, Current: current, Leader: r.meta.Leader}
+	default:
+		return &UnknownEpochError{Asked: asked, Current: current}
+	}
+}
+
+type partitionOptions struct {
+	topic       *topic
+	index       int32
+	self        metadata.BrokerID
+	log         *storage.Log
+	openErr     error
+	requestSync func(*storage.Log)
+}
+
+func newPartition(o partitionOptions) *Partition {
+	p := &Partition{topic: o.topic, index: o.index, self: o.self, log: o.log, sync: o.requestSync}
+	r := &role{meta: metadata.Partition{Leader: -1, LeaderEpoch: -1}}
+	if o.openErr != nil {
+		r.err = offline(p, o.openErr)
+	}
+	p.role.Store(r)
+	return p
+}
+
+// Topic returns the name of the topic.
+func (p *Partition) Topic() string { return p.topic.name }
+
+// TopicID returns the id of the topic.
+func (p *Partition) TopicID() uuid.UUID { return p.topic.id }
+
+// Index returns the number of the partition in its topic.
+func (p *Partition) Index() int32 { return p.index }
+
+// Settings returns the topic's settings in force.
+func (p *Partition) Settings() *Settings { return p.topic.settings.Load() }
+
+// Rules returns what an appended batch must obey. The caller sets Now on a copy.
+func (p *Partition) Rules() *batch.Rules { return &p.topic.settings.Load().Rules }
+
+// Leader returns the leader and the leader epoch as this broker knows them; -1 when there is none.
+func (p *Partition) Leader() (metadata.BrokerID, metadata.LeaderEpoch) {
+	r := p.role.Load()
+	return r.meta.Leader, r.meta.LeaderEpoch
+}
+
+// Gone reports whether the topic was deleted: a cached pointer is then of no use any more.
+func (p *Partition) Gone() bool {
+	_, gone := p.role.Load().err.(*metadata.UnknownTopicIDError)
+	return gone
+}
+
+// Become takes the state that the image gives this partition. An older leader epoch than the one in force is ignored.
+// When the leadership changes, all waits end: produces with *NotLeaderError, fetches by reading again.
+func (p *Partition) Become(m metadata.Partition) {
+	p.mu.Lock()
+	old := p.role.Load()
+	if m.LeaderEpoch < old.meta.LeaderEpoch || p.Gone() {
+		p.mu.Unlock()
+		return
+	}
+	next := &role{meta: m, leads: m.Leader == p.self, err: old.err}
+	moved := m.LeaderEpoch != old.meta.LeaderEpoch || next.leads != old.leads
+	if moved && next.err == nil {
+		if err := p.log.SetEpoch(int32(m.LeaderEpoch)); err != nil {
+			next.err = offline(p, err)
+		}
+	}
+	var ended *CommitWait
+	var woken []*Waiter
+	if moved {
+		ended = p.mu.commits.take(maxOffset, cmpErr(next.err, next.notLeader()))
+		woken = p.mu.parked.all(nil)
+	}
+	p.role.Store(next)
+	committed, more := p.advanceLocked(woken)
+	p.mu.Unlock()
+	finish(ended)
+	finish(committed)
+	fire(more)
+}
+
+// offline says that p cannot be used, keeping what storage says about it.
+func offline(p *Partition, err error) *storage.OfflineError {
+	var off *storage.OfflineError
+	if errors.As(err, &off) {
+		return off
+	}
+	return &storage.OfflineError{Dir: fmt.Sprintf("%s-%d", p.topic.name, p.index), Err: err}
+}
+
+func cmpErr(first, second error) error {
+	if first != nil {
+		return first
+	}
+	return second
+}
+
+// fail takes the partition offline, or ends it when its topic was deleted. All waits end with err.
+func (p *Partition) fail(err error) {
+	p.mu.Lock()
+	if p.Gone() {
+		p.mu.Unlock()
+		return
+	}
+	old := p.role.Load()
+	p.role.Store(&role{meta: old.meta, leads: old.leads, err: err})
+	ended := p.mu.commits.take(maxOffset, err)
+	woken := p.mu.parked.all(nil)
+	p.mu.Unlock()
+	finish(ended)
+	fire(woken)
+}
+
+// inSync returns the size of the in-sync set and how many members acks=all asks for: min.insync.replicas, but never more
+// than the partition has replicas.
+func (p *Partition) inSync(r *role) (have, want int) {
+	want = min(int(p.Settings().Topic.Replication.MinInsyncReplicas), len(r.meta.Replicas))
+	return len(r.meta.ISR), want
+}
+
+// isReplica reports whether broker holds a replica.
+func (r *role) isReplica(broker metadata.BrokerID) bool {
+	return slices.Contains(r.meta.Replicas, broker)
+}

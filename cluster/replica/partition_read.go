@@ -1,0 +1,222 @@
+package replica
+
+import (
+	"errors"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/storage"
+)
+
+// ReadRequest is what a consumer's fetch asks of one partition.
+type ReadRequest struct {
+	From         int64
+	MaxBytes     int
+	WholeFirst   bool                 // the first batch is given whole even if larger than MaxBytes (KIP-74)
+	Committed    bool                 // isolation level read_committed: up to the last stable offset, with aborted lists
+	CurrentEpoch metadata.LeaderEpoch // the leader epoch the client believes in; -1 none (KIP-320)
+	FetchedEpoch metadata.LeaderEpoch // epoch of the last record the client has; -1 none (KIP-595)
+}
+
+// ReadResult is what a partition has for a fetch. Slice must be released when the answer was sent.
+type ReadResult struct {
+	Slice         storage.Slice
+	HighWatermark int64
+	StableOffset  int64
+	LogStart      int64
+	Aborted       []storage.AbortedTxn
+	Diverging     *storage.EpochEnd // set: the client's log differs from here on; no records
+}
+
+// Read returns records below the high watermark, or below the last stable offset. An offset between that and the log end
+// gives no records and no error; outside the log *storage.OffsetRangeError.
+//
+// Other errors: *NotLeaderError, *storage.OfflineError, *FencedEpochError, *UnknownEpochError, *metadata.UnknownTopicIDError.
+func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
+	r := p.role.Load()
+	if err := r.leading(); err != nil {
+		return ReadResult{}, err
+	}
+	if err := r.checkEpoch(q.CurrentEpoch); err != nil {
+		return ReadResult{}, err
+	}
+	res := ReadResult{StableOffset: p.log.StableOffset(), HighWatermark: p.log.HighWatermark(), LogStart: p.log.Start()}
+	if q.FetchedEpoch >= 0 {
+		diverging, err := p.diverging(q)
+		if err != nil || diverging != nil {
+			res.Diverging = diverging
+			return res, err
+		}
+	}
+	before := res.HighWatermark
+	if q.Committed {
+		before = res.StableOffset
+	}
+	if end := p.log.End(); q.From < res.LogStart || q.From > end {
+		return ReadResult{}, &storage.OffsetRangeError{Offset: q.From, Start: res.LogStart, End: end}
+	}
+	if q.From >= before {
+		return res, nil
+	}
+	var err error
+	res.Slice, err = p.log.Read(storage.ReadOptions{From: q.From, Before: before, MaxBytes: q.MaxBytes, WholeFirst: q.WholeFirst})
+	if err != nil {
+		return ReadResult{}, p.readFailed(err)
+	}
+	if q.Committed && res.Slice.Len() > 0 {
+		res.Aborted = p.log.Aborted(q.From, before)
+	}
+	return res, nil
+}
+
+// diverging compares the epoch of the client's last record with this log's history. It overrides "out of range".
+func (p *Partition) diverging(q ReadRequest) (*storage.EpochEnd, error) {
+	e := p.log.EndOf(int32(q.FetchedEpoch))
+	switch {
+	case e.Epoch < 0:
+		return nil, &storage.OffsetRangeError{Offset: q.From, Start: p.log.Start(), End: p.log.End()}
+	case e.Epoch < int32(q.FetchedEpoch) || e.End < q.From:
+		return &e, nil
+	}
+	return nil, nil
+}
+
+func (p *Partition) readFailed(err error) error {
+	var outside *storage.OffsetRangeError
+	if errors.As(err, &outside) { // retention moved the start meanwhile
+		return &storage.OffsetRangeError{Start: outside.Start, End: outside.End}
+	}
+	var off *storage.OfflineError
+	var damaged *storage.CorruptError
+	if errors.As(err, &off) || errors.As(err, &damaged) {
+		err = offline(p, err)
+		p.fail(err)
+	}
+	return err
+}
+
+// Readable returns a counter of the bytes that became readable so far. A fetch takes it before it reads and hands it to
+// Park, so that nothing that arrives in between is missed.
+func (p *Partition) Readable() int64 { return p.readable.Load() }
+
+// Park registers an armed w, whose reader has seen everything up to the counter value seen. It may wake at once.
+func (p *Partition) Park(w *Waiter, seen int64) {
+	w.spots = append(w.spots, spot{w: w, p: p, seen: seen})
+	s := &w.spots[len(w.spots)-1]
+	p.mu.Lock()
+	p.mu.parked.insert(s)
+	enough := p.role.Load().leading() != nil
+	if fresh := p.readable.Load() - seen; fresh > 0 {
+		s.seen += fresh
+		enough = w.need.Add(-fresh) <= 0 || enough
+	}
+	p.mu.Unlock()
+	if enough {
+		w.Fire()
+	}
+}
+
+func (p *Partition) unpark(s *spot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.listed {
+		p.mu.parked.remove(s)
+	}
+}
+
+// Sent counts bytes that a fetch of this partition gave to a client.
+func (p *Partition) Sent(bytes int64) { p.topic.bytesOut.Add(bytes) }
+
+// Ends is a snapshot of where a partition begins and ends.
+type Ends struct {
+	Start, Stable, HighWatermark, End int64
+	Epoch                             metadata.LeaderEpoch // of the current leader
+}
+
+// Ends returns the offsets of the partition to a client that believes in the leader epoch asked (-1: in none).
+func (p *Partition) Ends(asked metadata.LeaderEpoch) (Ends, error) {
+	r := p.role.Load()
+	if err := r.leading(); err != nil {
+		return Ends{}, err
+	}
+	if err := r.checkEpoch(asked); err != nil {
+		return Ends{}, err
+	}
+	return Ends{
+		Start: p.log.Start(), Stable: p.log.StableOffset(), HighWatermark: p.log.HighWatermark(), End: p.log.End(),
+		Epoch: r.meta.LeaderEpoch,
+	}, nil
+}
+
+// EpochAt returns the leader epoch in which the record at offset was appended, -1 when it is not known.
+func (p *Partition) EpochAt(offset int64) metadata.LeaderEpoch {
+	return metadata.LeaderEpoch(p.log.EpochAt(offset))
+}
+
+// OffsetForTime returns the first record below before whose timestamp is at least ts (ms); false when there is none.
+func (p *Partition) OffsetForTime(ts, before int64) (storage.TimeOffset, bool, error) {
+	at, ok, err := p.log.OffsetForTime(ts, before)
+	if err != nil {
+		return at, ok, p.readFailed(err)
+	}
+	return at, ok, nil
+}
+
+// MaxTimestamp returns the first record that has the largest timestamp; false when the log is empty.
+func (p *Partition) MaxTimestamp() (storage.TimeOffset, bool, error) {
+	at, ok, err := p.log.MaxTimestamp()
+	if err != nil {
+		return at, ok, p.readFailed(err)
+	}
+	return at, ok, nil
+}
+
+// Segments describes the files of the log, oldest first.
+func (p *Partition) Segments() []storage.SegmentInfo { return p.log.Segments() }
+
+// Producers describes the idempotent producers that the partition remembers. Only the leader answers.
+func (p *Partition) Producers() ([]storage.ProducerInfo, error) {
+	if err := p.role.Load().leading(); err != nil {
+		return nil, err
+	}
+	return p.log.Producers(), nil
+}
+
+// EndOf answers OffsetForLeaderEpoch: the largest epoch <= epoch that the log has and where it ends; {-1, -1} when epoch
+// is newer than all, or -1 (KIP-101, KIP-279).
+func (p *Partition) EndOf(epoch, asked metadata.LeaderEpoch) (storage.EpochEnd, error) {
+	r := p.role.Load()
+	if err := r.leading(); err != nil {
+		return storage.EpochEnd{}, err
+	}
+	if err := r.checkEpoch(asked); err != nil {
+		return storage.EpochEnd{}, err
+	}
+	if epoch < 0 {
+		return storage.EpochEnd{Epoch: -1, End: -1}, nil
+	}
+	if epoch == r.meta.LeaderEpoch { // also while nothing was appended in it
+		return storage.EpochEnd{Epoch: int32(epoch), End: p.log.End()}, nil
+	}
+	return p.log.EndOf(int32(epoch)), nil
+}
+
+// DeleteRecords moves the log start to offset, -1 meaning the high watermark, and returns the log start that is then in
+// force: an offset below it changes nothing. Above the high watermark or otherwise negative: *storage.OffsetRangeError.
+func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) {
+	if err := p.role.Load().leading(); err != nil {
+		return -1, err
+	}
+	hw := p.log.HighWatermark()
+	if offset == -1 {
+		offset = hw
+	}
+	if offset < 0 || offset > hw {
+		return -1, &storage.OffsetRangeError{Offset: offset, Start: p.log.Start(), End: hw}
+	}
+	if offset > p.log.Start() {
+		if err := p.log.AdvanceStart(offset); err != nil {
+			return -1, p.appendFailed(err)
+		}
+	}
+	return p.log.Start(), nil
+}

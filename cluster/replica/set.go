@@ -1,0 +1,169 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/uuid"
+	"github.com/karstlog/karst/storage"
+)
+
+// Subscription delivers images in order, several changes merged into one when the reader is slow. quorum.Subscription
+// is one.
+type Subscription interface {
+	Next(ctx context.Context) (*metadata.Image, metadata.Delta, error)
+}
+
+// Options is what a Set is built from.
+type Options struct {
+	BrokerID metadata.BrokerID
+	Dirs     *storage.Dirs
+	Static   map[string]string // the broker's settings from file, flags and environment
+	// ProducerExpiry is producer.id.expiration.ms; 0 is Kafka's default of a day.
+	ProducerExpiry time.Duration
+	Subscribe      func() Subscription
+	Logger         *slog.Logger
+}
+
+// Set is all partitions of which this broker has a replica. It follows the metadata image: Run applies what changes.
+type Set struct {
+	self           metadata.BrokerID
+	dirs           *storage.Dirs
+	static         map[string]string
+	producerExpiry time.Duration
+	sub            func() Subscription
+	logger         *slog.Logger
+
+	byName *index[string]
+	byID   *index[uuid.UUID]
+	byLog  sync.Map // *storage.Log to *Partition
+
+	coming  atomic.Pointer[metadata.Image] // being applied; knows topics whose logs are not open yet
+	applied atomic.Pointer[metadata.Image]
+	mu      struct {
+		sync.Mutex
+		changed chan struct{} // closed and replaced when applied changes
+	}
+}
+
+// NewSet makes an empty set. Apply or Run fills it.
+func NewSet(o Options) *Set {
+	s := &Set{
+		self: o.BrokerID, dirs: o.Dirs, static: o.Static, producerExpiry: o.ProducerExpiry, sub: o.Subscribe, logger: o.Logger,
+		byName: newIndex[string](), byID: newIndex[uuid.UUID](),
+	}
+	s.mu.changed = make(chan struct{})
+	s.coming.Store(metadata.Empty())
+	s.applied.Store(metadata.Empty())
+	s.dirs.OnOffline(func(_ string, err error, lost []storage.TopicPartition) { s.offline(err, lost) })
+	return s
+}
+
+// Run applies the image and its changes until ctx ends.
+func (s *Set) Run(ctx context.Context) error {
+	sub := s.sub()
+	for {
+		im, delta, err := sub.Next(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("follow the metadata: %w", err)
+		}
+		if err := s.Apply(ctx, im, delta); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+// Image returns the newest image that this set has applied: what it says about this broker's partitions can be used.
+// Metadata is answered from it, so that no client learns of a leader before it takes writes.
+func (s *Set) Image() *metadata.Image { return s.applied.Load() }
+
+// WaitApplied returns once the image of index, or a newer one, has been applied here.
+func (s *Set) WaitApplied(ctx context.Context, index uint64) error {
+	for {
+		s.mu.Lock()
+		changed := s.mu.changed
+		s.mu.Unlock()
+		if s.applied.Load().Index() >= index {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Get finds a partition by the name of its topic.
+//
+// Errors: *metadata.UnknownTopicError, *UnknownPartitionError, *NotLeaderError when it has no replica here or is being opened.
+func (s *Set) Get(name string, partition int32) (*Partition, error) {
+	if t, ok := s.byName.get(name); ok {
+		if p := t.partition(partition); p != nil {
+			return p, nil
+		}
+	}
+	t, ok := s.coming.Load().Topic(name)
+	if !ok {
+		return nil, &metadata.UnknownTopicError{Name: name}
+	}
+	return nil, elsewhere(t, partition)
+}
+
+// ByID finds a partition by the id of its topic. Errors as Get, with *metadata.UnknownTopicIDError.
+func (s *Set) ByID(id uuid.UUID, partition int32) (*Partition, error) {
+	if t, ok := s.byID.get(id); ok {
+		if p := t.partition(partition); p != nil {
+			return p, nil
+		}
+	}
+	t, ok := s.coming.Load().TopicByID(id)
+	if !ok {
+		return nil, &metadata.UnknownTopicIDError{ID: id}
+	}
+	return nil, elsewhere(t, partition)
+}
+
+// elsewhere says why a partition of a known topic is not here.
+func elsewhere(t *metadata.Topic, partition int32) error {
+	if partition < 0 || int(partition) >= len(t.Partitions) {
+		return &UnknownPartitionError{Topic: t.Name, Partition: partition}
+	}
+	m := t.Partitions[partition]
+	return &NotLeaderError{Leader: m.Leader, Epoch: m.LeaderEpoch}
+}
+
+// Synced tells the set that a log was synced: waits with karst.durability=fsync may end. It is to be called by
+// storage.DirsOptions.OnSynced.
+func (s *Set) Synced(l *storage.Log) {
+	if p, ok := s.byLog.Load(l); ok {
+		p.(*Partition).synced()
+	}
+}
+
+// offline takes the given partitions offline: their directory failed.
+func (s *Set) offline(err error, lost []storage.TopicPartition) {
+	for _, tp := range lost {
+		if t, ok := s.byName.get(tp.Topic); ok {
+			if p := t.partition(tp.Partition); p != nil {
+				p.fail(offline(p, err))
+			}
+		}
+	}
+}
+
+func (s *Set) publish(im *metadata.Image) {
+	s.applied.Store(im)
+	s.mu.Lock()
+	close(s.mu.changed)
+	s.mu.changed = make(chan struct{})
+	s.mu.Unlock()
+}

@@ -1,0 +1,124 @@
+package replica
+
+import (
+	"context"
+	"slices"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/storage"
+)
+
+// Apply brings the set to the state of im, which delta leads to. The first call ignores delta and opens everything that
+// im assigns to this broker, many logs at a time. One call at a time; only Run and tests call it.
+//
+// A log that cannot be opened leaves its partition offline and is no error. Error: ctx ended.
+func (s *Set) Apply(ctx context.Context, im *metadata.Image, delta metadata.Delta) error {
+	before := s.applied.Load()
+	first := before.Index() == 0
+	if first {
+		delta = metadata.Diff(before, im)
+	}
+	s.coming.Store(im)
+	for _, c := range delta.Topics {
+		if c.Before != nil && c.After == nil {
+			s.remove(c.Before)
+		}
+	}
+	s.reconfigure(im, delta.Configs)
+	var opens []storage.OpenRequest
+	for _, c := range delta.Topics {
+		if c.After != nil {
+			opens = s.follow(im, c, first, opens)
+		}
+	}
+	if err := s.open(ctx, im, opens); err != nil {
+		return err
+	}
+	s.publish(im)
+	return nil
+}
+
+// follow tells the open partitions of a topic their new state and adds those that are to be opened. At the first image
+// nothing counts as new: its log may be in a directory that is offline.
+func (s *Set) follow(im *metadata.Image, c metadata.TopicChange, first bool, opens []storage.OpenRequest,
+) []storage.OpenRequest {
+	t, old := c.After, 0
+	if c.Before != nil {
+		old = len(c.Before.Partitions)
+	}
+	here, ok := s.byID.get(t.ID)
+	for i, m := range t.Partitions {
+		if !slices.Contains(m.Replicas, s.self) {
+			continue
+		}
+		if !ok {
+			here, ok = newTopic(t.ID, t.Name, s.settings(im, t.Name)), true
+			s.byID.put(t.ID, here)
+			s.byName.put(t.Name, here)
+		}
+		here.grow(len(t.Partitions))
+		if p := here.partition(int32(i)); p != nil {
+			p.Become(m)
+			continue
+		}
+		opens = append(opens, storage.OpenRequest{
+			TopicPartition: storage.TopicPartition{Topic: t.Name, Partition: int32(i)}, TopicID: t.ID,
+			Config: here.settings.Load().Log, New: !first && i >= old,
+		})
+	}
+	return opens
+}
+
+// open opens logs, many at a time. Each partition takes its role as soon as its log is there.
+func (s *Set) open(ctx context.Context, im *metadata.Image, requests []storage.OpenRequest) error {
+	if len(requests) == 0 {
+		return nil
+	}
+	return s.dirs.OpenAll(ctx, requests, func(tp storage.TopicPartition, log *storage.Log, err error) {
+		t, ok := s.byName.get(tp.Topic)
+		if !ok {
+			return
+		}
+		m, ok := im.TopicByID(t.id)
+		if !ok {
+			return
+		}
+		if err != nil {
+			s.logger.Error("partition is offline", "topic", tp.Topic, "partition", tp.Partition, "err", err)
+		}
+		p := newPartition(partitionOptions{
+			topic: t, index: tp.Partition, self: s.self, log: log, openErr: err, requestSync: s.dirs.RequestSync,
+		})
+		if log != nil {
+			s.byLog.Store(log, p)
+		}
+		p.Become(m.Partitions[tp.Partition])
+		t.set(tp.Partition, p)
+	})
+}
+
+// remove ends the partitions of a deleted topic and deletes their logs in the background.
+func (s *Set) remove(t *metadata.Topic) {
+	here, ok := s.byID.get(t.ID)
+	if !ok {
+		return
+	}
+	s.byID.remove(t.ID)
+	if named, ok := s.byName.get(t.Name); ok && named == here {
+		s.byName.remove(t.Name)
+	}
+	for i := range t.Partitions {
+		p := here.partition(int32(i))
+		if p == nil {
+			continue
+		}
+		p.fail(&metadata.UnknownTopicIDError{ID: t.ID})
+		if p.log != nil {
+			s.byLog.Delete(p.log)
+		}
+		tp := storage.TopicPartition{Topic: t.Name, Partition: int32(i)}
+		if err := s.dirs.Delete(tp); err != nil {
+			s.logger.Error("cannot delete partition", "topic", tp.Topic, "partition", tp.Partition, "err", err)
+		}
+	}
+}
