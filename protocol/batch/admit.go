@@ -1,6 +1,10 @@
 package batch
 
-import "time"
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+)
 
 // Rules are what a topic admits. They are read only; Now and NoZstd differ from request to request, so that a caller who
 // keeps the rules of a topic copies them and sets these two.
@@ -55,32 +59,171 @@ type Admitted struct {
 // the true maximum timestamp, and repacked when the topic has a codec of its own.
 //
 // The errors are those of this package: *CorruptError, *InvalidError, *TimestampError, *TooLargeError,
-// *UnsupportedCodecError and ErrProducerEpoch. The bytes may have been stamped even so.
+// *UnsupportedCodecError and ErrProducerEpoch. After one the bytes are as they were. See LogValidator in Kafka.
 func Admit(set []byte, r *Rules) (Admitted, error) {
-	return Admitted{}, invalidf("not written yet")
+	b, err := single(set)
+	if err != nil {
+		return Admitted{}, err
+	}
+	if b.Codec() == Zstd && r.NoZstd {
+		return Admitted{}, &UnsupportedCodecError{Codec: Zstd}
+	}
+	if r.MaxBytes > 0 && len(b) > r.MaxBytes {
+		return Admitted{}, &TooLargeError{Size: len(b), Max: r.MaxBytes}
+	}
+	if err := b.Check(); err != nil {
+		return Admitted{}, err
+	}
+	if err := checkHeader(b, r); err != nil {
+		return Admitted{}, err
+	}
+	target := r.target(b.Codec())
+	if r.HeaderOnly && !r.Compacted && target == b.Codec() {
+		return admitHeader(b, r)
+	}
+	return admitRecords(b, r, target)
 }
 
-// AdmitLegacy checks what a Produce request of version 0 to 2 carries: a message set of magic 0 or 1, which is rewritten
-// as one batch of magic 2, or a batch of magic 2. Admitted.Batch is nil when the set holds no whole entry.
-func AdmitLegacy(set []byte, r *Rules) (Admitted, error) {
-	return Admitted{}, invalidf("not written yet")
+// target is the codec that a batch of codec c is stored with.
+func (r *Rules) target(c Codec) Codec {
+	if r.Producer {
+		return c
+	}
+	return r.Target
 }
 
-// DownOptions bound a conversion to an old format.
-type DownOptions struct {
-	// From is the first offset that the client wants; entries below it are left out where that does not cost a
-	// repacking.
-	From int64
-	// MaxBytes bounds what is written; 0 is no limit.
-	MaxBytes int
-	// WholeFirst writes the first batch whole even when it exceeds MaxBytes.
-	WholeFirst bool
-	// MaxDecompressedBytes bounds what one batch unpacks to; 0 is the format's own limit.
-	MaxDecompressedBytes int
+// single is the only batch of a set.
+func single(set []byte) (Batch, error) {
+	first, rest, err := cutEntry(set)
+	if err != nil {
+		return nil, err
+	}
+	if first == nil {
+		return nil, invalidf("produce requests of version 3 and later must have exactly one record batch per partition")
+	}
+	if first[posMagic] != magicV2 {
+		return nil, invalidf("produce requests of version 3 and later must have record batches of magic 2, not %d",
+			first[posMagic])
+	}
+	if len(first) < MinSize {
+		return nil, &CorruptError{Reason: fmt.Sprintf("batch of %d bytes is smaller than a header", len(first))}
+	}
+	second, _, err := cutEntry(rest)
+	if err != nil {
+		return nil, err
+	}
+	if second != nil {
+		return nil, invalidf("there is more than one record batch for the partition")
+	}
+	return Batch(first), nil
 }
 
-// DownConvert appends to dst the records of batches (whole batches of magic 2, of which the last may be cut) as a message
-// set of the given magic, 0 or 1.
-func DownConvert(dst []byte, batches []byte, magic int8, o DownOptions) ([]byte, error) {
-	return dst, invalidf("not written yet")
+// cutEntry cuts the first whole batch or message set entry off p. It is nil when there is none: no bytes, a few stray
+// ones, or an entry that p does not hold to its end (ByteBufferLogInputStream in Kafka draws the same line).
+func cutEntry(p []byte) (entry, rest []byte, err error) {
+	if len(p) < overhead {
+		return nil, nil, nil
+	}
+	size := int(Batch(p).i32(posSize))
+	if size < minMessage {
+		return nil, nil, &CorruptError{Reason: fmt.Sprintf("record size %d is less than the smallest possible", size)}
+	}
+	if len(p) <= posMagic {
+		return nil, nil, nil
+	}
+	if p[posMagic] > magicV2 {
+		return nil, nil, badMagic(int8(p[posMagic]))
+	}
+	size += overhead
+	if size > len(p) {
+		return nil, nil, nil
+	}
+	return p[:size:size], p[size:], nil
+}
+
+func checkHeader(b Batch, r *Rules) error {
+	switch {
+	case b.BaseOffset() != 0:
+		return invalidf("the base offset of the record batch should be 0, but it is %d", b.BaseOffset())
+	case b.LastOffsetDelta() < 0:
+		return invalidf("record batch has an invalid offset range")
+	case b.RecordCount() <= 0:
+		return invalidf("record batch claims %d records", b.RecordCount())
+	case b.RecordCount()-1 != b.LastOffsetDelta():
+		return invalidf("record batch has offsets for %d records but claims %d", int64(b.LastOffsetDelta())+1, b.RecordCount())
+	case b.Control() && !r.AllowControl:
+		return invalidf("clients are not allowed to write control records")
+	case !b.Codec().known():
+		return invalidf("record batch has an unknown codec: %d", int(b.Codec()))
+	}
+	if b.ProducerID() < 0 || b.Control() {
+		return nil
+	}
+	if b.ProducerEpoch() < 0 {
+		return ErrProducerEpoch
+	}
+	if b.BaseSequence() < 0 {
+		return invalidf("invalid sequence number %d in a record batch with producer id %d", b.BaseSequence(), b.ProducerID())
+	}
+	return nil
+}
+
+// admitHeader believes the header. Its two timestamps have to keep the topic's bounds.
+func admitHeader(b Batch, r *Rules) (Admitted, error) {
+	bounds := r.bounds()
+	for _, ts := range [...]int64{b.BaseTimestamp(), b.MaxTimestamp()} {
+		if !bounds.admit(ts) {
+			return Admitted{}, &TimestampError{Records: []RecordError{{Message: bounds.refusal(ts)}}}
+		}
+	}
+	r.stamp(b, b.MaxTimestamp())
+	return Admitted{Batch: b, Records: int(b.RecordCount())}, nil
+}
+
+// admitRecords walks the records, and repacks them on the way when the codec is to be another.
+func admitRecords(b Batch, r *Rules, target Codec) (Admitted, error) {
+	var s stream
+	repack := target != b.Codec()
+	if repack {
+		s.tee = newPacker(target, r.Level, append(make([]byte, 0, len(b)), b[:HeaderSize]...), sizeLimitOr(r.MaxBytes), false)
+		defer s.tee.drop()
+	}
+	tee := s.tee
+	c := newChecker(b, r)
+	if err := c.check(&s, b); err != nil {
+		return Admitted{}, err
+	}
+	if repack {
+		out, err := tee.finish()
+		if err != nil {
+			return Admitted{}, err
+		}
+		b = Batch(out)
+		b.setCodec(target)
+	}
+	r.stamp(b, c.maxTimestamp)
+	return Admitted{Batch: b, Records: int(b.RecordCount()), Rebuilt: repack}, nil
+}
+
+// setCodec puts length and codec into the header of a batch whose records were replaced; its CRC is not right after it.
+func (b Batch) setCodec(c Codec) {
+	putInt32(b[posSize:], int32(len(b)-overhead))
+	binary.BigEndian.PutUint16(b[posAttrs:], uint16(b.Attributes()&^maskCodec|int16(c)))
+	binary.BigEndian.PutUint32(b[posCRC:], 0)
+}
+
+// stamp makes the header say what the topic wants of timestamps; a delete horizon is the cleaner's to set. Batches that
+// say so already keep their CRC.
+func (r *Rules) stamp(b Batch, maxTimestamp int64) {
+	attrs := b.Attributes() &^ (bitAppend | bitHorizon)
+	if r.LogAppendTime {
+		attrs |= bitAppend
+		maxTimestamp = r.Now
+	}
+	if attrs == b.Attributes() && maxTimestamp == b.MaxTimestamp() && b.CRC() != 0 {
+		return
+	}
+	binary.BigEndian.PutUint16(b[posAttrs:], uint16(attrs))
+	binary.BigEndian.PutUint64(b[posMaxTS:], uint64(maxTimestamp))
+	b.renewCRC()
 }
