@@ -7,11 +7,14 @@ type Broker struct {
 	NodeID      int32  // node.id, broker.id; -1: not given
 	Rack        string // broker.rack; empty: none
 	ClusterName string // karst.cluster.name
+	ClusterID   string // karst.cluster.id: the id of a cluster that begins here, 22 characters; empty: a random one
 
-	Listeners  []Listener // listeners: at least one
-	Advertised []Listener // advertised.listeners: one for each of Listeners, by name; what clients are told
-	HTTPAddr   string     // karst.http.addr, host:port; empty: not opened
-	Console    bool       // karst.console
+	Listeners []Listener // listeners: at least one
+	// Advertised is what clients are told, one for each of Listeners in the same order (advertised.listeners). Where Host
+	// is empty nothing was said and the listener is on every interface: an address must be found. Port 0: the one bound.
+	Advertised []Listener
+	HTTPAddr   string // karst.http.addr, host:port; empty: not opened
+	Console    bool   // karst.console
 
 	Data    string   // karst.data: holds raft/, and log/ unless LogDirs is set
 	LogDirs []string // log.dirs or log.dir, else Data/log

@@ -1,7 +1,256 @@
 package config
 
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
 // ResolveBroker is ParseBroker with the settings made at run time on top. Listeners, directories and whatever else is
 // read-only come from l.Static alone.
 func ResolveBroker(l Layers) (*Broker, []Warning, error) {
-	return &Broker{}, nil, nil
+	p := &brokerParser{parser: parser{layers: &l, scope: ScopeBroker}}
+	p.checkAll(l.Static)
+	p.refuseForeign()
+	b := &Broker{
+		NodeID:      p.nodeID(),
+		Rack:        p.string("broker.rack"),
+		ClusterName: p.string("karst.cluster.name"),
+		ClusterID:   p.string("karst.cluster.id"),
+		HTTPAddr:    p.string("karst.http.addr"),
+		Console:     p.bool("karst.console"),
+		Data:        p.string("karst.data"),
+		Import:      p.bool("karst.import"),
+		Network:     p.network(),
+		Topics:      p.topics(),
+		Storage:     p.storage(),
+		Fetch:       p.fetch(),
+		Process:     p.process(),
+		Together:    p.together(),
+	}
+	p.directories(b)
+	p.listeners(b)
+	p.defaults(&l)
+	if p.err != nil {
+		return nil, nil, p.err
+	}
+	return b, p.warnings, nil
+}
+
+// brokerParser is a parser that also warns.
+type brokerParser struct {
+	parser
+	warnings []Warning
+}
+
+func (p *brokerParser) warn(text string, names ...string) {
+	p.warnings = append(p.warnings, Warning{Names: names, Text: text})
+}
+
+func (p *brokerParser) conflict(reason string, names ...string) {
+	p.fail(&ConflictError{Names: names, Reason: reason})
+}
+
+// checkAll checks every known option that is set, whether or not something reads it.
+func (p *brokerParser) checkAll(static map[string]string) {
+	for _, name := range sortedKeys(static) {
+		o, ok := Lookup(ScopeBroker, name)
+		if ok && o.Treatment != Hidden {
+			p.fail(o.Check(static[name]))
+		}
+	}
+}
+
+// defaults checks what the static settings make of a topic that sets nothing.
+func (p *brokerParser) defaults(l *Layers) {
+	_, err := ParseTopic(Layers{Broker: l.Broker, ClusterDefault: l.ClusterDefault, Static: l.Static})
+	p.fail(err)
+}
+
+// kafkaAuthorizers are the class names that turn the built-in authorizer on.
+var kafkaAuthorizers = []string{
+	"", "karst",
+	"org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+	"kafka.security.authorizer.AclAuthorizer",
+	"kafka.security.auth.SimpleAclAuthorizer",
+}
+
+// refuseForeign refuses classes whose rules would be lost in silence, and an authorizer while there is none to turn on.
+func (p *brokerParser) refuseForeign() {
+	authorizer := p.string("authorizer.class.name")
+	switch {
+	case !slices.Contains(kafkaAuthorizers, authorizer):
+		p.conflict("authorizer.class.name: "+authorizer+" cannot run here, and its rules would be lost silently;"+
+			" remove it, or use karst for the built-in authorizer", "authorizer.class.name")
+	case authorizer != "":
+		p.conflict("authorizer.class.name: this build has no authorizer yet, and would let everybody do everything;"+
+			" remove it to start without one", "authorizer.class.name")
+	}
+	const builder = "principal.builder.class"
+	if v := p.string(builder); v != p.option(builder).Default {
+		p.conflict(builder+": "+v+" cannot run here; principals would be others than you expect", builder)
+	}
+	const handler = "sasl.server.callback.handler.class"
+	if v := p.string(handler); v != "" {
+		p.conflict(handler+": "+v+" cannot run here; who may log in would be decided otherwise than you expect", handler)
+	}
+	const selector = "replica.selector.class"
+	if v := p.string(selector); v != "" && v != "org.apache.kafka.common.replica.RackAwareReplicaSelector" {
+		p.conflict(selector+": "+v+" cannot run here; Kafka's RackAwareReplicaSelector is understood", selector)
+	}
+}
+
+// nodeID reads node.id and its old name broker.id, which must agree.
+func (p *brokerParser) nodeID() int32 {
+	id, old := p.int32("node.id"), p.int32("broker.id")
+	switch {
+	case !p.isSet("node.id"):
+		return max(-1, old)
+	case p.isSet("broker.id") && old != id:
+		p.conflict("node.id and broker.id are two names for one thing and must be the same", "node.id", "broker.id")
+	}
+	return id
+}
+
+func (p *brokerParser) network() Network {
+	n := Network{
+		MaxRequestBytes:       p.int32("socket.request.max.bytes"),
+		QueuedMaxRequestBytes: p.int64("queued.max.request.bytes"),
+		MaxConnections:        p.int32("max.connections"),
+		MaxConnectionsPerIP:   p.int32("max.connections.per.ip"),
+		IdleTimeout:           p.duration("connections.max.idle.ms"),
+	}
+	const overrides = "max.connections.per.ip.overrides"
+	var err error
+	if n.PerIPOverrides, err = parseOverrides(p.string(overrides)); err != nil {
+		p.fail(&ValueError{Name: overrides, Value: p.string(overrides), Reason: "Expected host:count,host:count,..."})
+	}
+	return n
+}
+
+// parseOverrides reads host:count pairs; an IPv6 address may stand bare, since the count follows the last colon.
+func parseOverrides(v string) (map[string]int32, error) {
+	var out map[string]int32
+	for _, e := range SplitList(v) {
+		i := strings.LastIndexByte(e, ':')
+		if i <= 0 {
+			return nil, errUnit
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(e[i+1:]), 10, 32)
+		if err != nil || n < 0 {
+			return nil, errUnit
+		}
+		if out == nil {
+			out = map[string]int32{}
+		}
+		out[strings.Trim(strings.TrimSpace(e[:i]), "[]")] = int32(n)
+	}
+	return out, nil
+}
+
+func (p *brokerParser) topics() Topics {
+	t := Topics{
+		AutoCreate:            p.bool("auto.create.topics.enable"),
+		NumPartitions:         p.int32("num.partitions"),
+		DeleteEnable:          p.bool("delete.topic.enable"),
+		DeleteGrace:           p.duration("karst.delete.grace"),
+		MaxDescribePartitions: p.int32("max.request.partition.size.limit"),
+	}
+	const factor = "default.replication.factor"
+	if p.isSet(factor) {
+		n := p.int32(factor)
+		if n < 1 || n > 1<<15-1 {
+			p.fail(&ValueError{Name: factor, Value: p.string(factor), Reason: "Value must be at least 1"})
+		}
+		t.ReplicationFactor = int16(n)
+	}
+	return t
+}
+
+func (p *brokerParser) storage() Storage {
+	s := Storage{
+		RetentionCheckInterval: p.duration("log.retention.check.interval.ms"),
+		FlushInterval:          p.duration("karst.flush.interval.ms"),
+		RecoveryPointInterval:  p.duration("log.flush.offset.checkpoint.interval.ms"),
+		HighWatermarkInterval:  p.duration("replica.high.watermark.checkpoint.interval.ms"),
+		RecoveryThreads:        int(p.int32("num.recovery.threads.per.data.dir")),
+		ProducerExpiry:         p.duration("producer.id.expiration.ms"),
+		DiskStall:              p.duration("karst.disk.stall.ms"),
+	}
+	s.DiskReserve, _ = ParseReserve(p.string("karst.disk.reserve")) // checked already
+	return s
+}
+
+func (p *brokerParser) fetch() Fetch {
+	return Fetch{
+		MaxBytes:     p.int32("fetch.max.bytes"),
+		SessionSlots: int(p.int32("max.incremental.fetch.session.cache.slots")),
+	}
+}
+
+func (p *brokerParser) process() Process {
+	c := Process{LogLevel: p.string("karst.log.level"), LogFormat: p.string("karst.log.format")}
+	if v := p.string("karst.memory.limit"); v != "" && v != "auto" {
+		c.MemoryLimit, _ = ParseBytes(v) // checked already
+	}
+	return c
+}
+
+// together reads the settings of a cluster. What would need another broker is refused: a node that is told to join and
+// starts alone instead would take writes that the cluster never sees.
+func (p *brokerParser) together() Together {
+	t := Together{
+		ClusterAddr:      p.string("karst.cluster.addr"),
+		ClusterAdvertise: p.string("karst.cluster.advertise"),
+		GossipAddr:       p.string("karst.gossip.addr"),
+		GossipAdvertise:  p.string("karst.gossip.advertise"),
+		Bootstrap:        p.bool("karst.bootstrap"),
+		BootstrapExpect:  p.int32("karst.bootstrap.expect"),
+		Join:             p.list("karst.join"),
+	}
+	if t.BootstrapExpect > 1 {
+		p.conflict("karst.bootstrap.expect: this build serves one broker; clusters of several are not served yet",
+			"karst.bootstrap.expect")
+	}
+	for _, j := range t.Join {
+		if j != t.GossipAddr && j != t.GossipAdvertise {
+			p.conflict("karst.join: this build serves one broker and cannot join "+j+"; clusters are not served yet",
+				"karst.join")
+		}
+	}
+	return t
+}
+
+// directories finds the log directories: log.dirs, else log.dir, else log/ in the data directory. With log.dirs alone the
+// data directory is .karst in the first of them, so that a Kafka file that knows only log.dirs is enough.
+func (p *brokerParser) directories(b *Broker) {
+	name := "log.dirs"
+	if !p.isSet(name) {
+		name = "log.dir"
+	}
+	b.LogDirs = p.list(name)
+	if p.isSet(name) && len(b.LogDirs) == 0 {
+		p.fail(&ValueError{Name: name, Reason: "Expected at least one directory"})
+		return
+	}
+	for i, d := range b.LogDirs {
+		if slices.Contains(b.LogDirs[:i], d) {
+			p.conflict(name+": "+d+" is there twice", name)
+		}
+	}
+	switch {
+	case len(b.LogDirs) == 0:
+		b.LogDirs = []string{strings.TrimRight(b.Data, "/") + "/log"}
+	case !p.isSet("karst.data"):
+		b.Data = strings.TrimRight(b.LogDirs[0], "/") + "/.karst"
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
 }

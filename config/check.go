@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -28,6 +29,8 @@ func parseValid(t Type, valid string) (checker, error) {
 		return checkReserve, nil
 	case "bytes":
 		return checkBytes, nil
+	case "HOST:PORT":
+		return checkAddress, nil
 	}
 	set, anyCase := strings.CutPrefix(valid, "(case insensitive) ")
 	list, alternative, _ := strings.Cut(set, " or ")
@@ -98,13 +101,9 @@ func checkOneOf(allowed []string, anyCase bool) checker {
 
 func checkElements(allowed []string) checker {
 	return func(v string) string {
-		list := SplitList(v)
-		for i, e := range list {
+		for _, e := range SplitList(v) {
 			if !slices.Contains(allowed, e) {
 				return "String must be one of: " + strings.Join(allowed, ", ")
-			}
-			if slices.Contains(list[:i], e) {
-				return "Values must not be duplicated"
 			}
 		}
 		return ""
@@ -113,7 +112,7 @@ func checkElements(allowed []string) checker {
 
 // checkThrottled reads the replicas that a reassignment throttles: all of them, or partition:broker pairs.
 func checkThrottled(v string) string {
-	const reason = "Must be the literal '*' or a list of replicas in the form [partition]:[broker],[partition]:[broker],..."
+	const reason = "Value must be the literal '*' or replicas in the form [partition]:[broker],[partition]:[broker],..."
 	if v == "*" {
 		return ""
 	}
@@ -226,6 +225,21 @@ func ParseBytes(v string) (int64, error) {
 func checkReserve(v string) string {
 	if _, err := ParseReserve(v); err != nil {
 		return "Expected a percentage of the volume such as 5%, or a number of bytes such as 10GiB"
+	}
+	return ""
+}
+
+// checkAddress reads where a port of the broker's own is opened; empty: not at all.
+func checkAddress(v string) string {
+	if v == "" {
+		return ""
+	}
+	if strings.Contains(v, "://") {
+		return "Expected HOST:PORT"
+	}
+	var bad *ValueError
+	if _, err := ParseListener(v); errors.As(err, &bad) {
+		return bad.Reason
 	}
 	return ""
 }

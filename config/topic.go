@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"slices"
 	"time"
 )
 
@@ -94,8 +95,8 @@ func ParseTopic(l Layers) (TopicConfig, error) {
 func (p *parser) retention() Retention {
 	policy := p.list("cleanup.policy")
 	return Retention{
-		Delete:          contains(policy, "delete"),
-		Compact:         contains(policy, "compact"),
+		Delete:          slices.Contains(policy, "delete"),
+		Compact:         slices.Contains(policy, "compact"),
 		Bytes:           max(-1, p.int64("retention.bytes")),
 		Age:             p.duration("retention.ms"),
 		FileDeleteDelay: p.duration("file.delete.delay.ms"),

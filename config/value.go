@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -47,9 +48,20 @@ func (o Option) parse(v string) (out, reason string) {
 	case TypeDouble:
 		return o.parseDouble(v)
 	case TypeList:
-		return strings.Join(SplitList(v), ","), ""
+		return parseList(v)
 	}
 	return v, ""
+}
+
+// parseList drops what is there twice, as Kafka does.
+func parseList(v string) (out, reason string) {
+	list := SplitList(v)
+	for _, e := range list {
+		if e == "" {
+			return "", "Values must not be empty"
+		}
+	}
+	return AppendList("", strings.Join(list, ",")), ""
 }
 
 func (o Option) parseInt(v string, bits int) (out, reason string) {
@@ -183,7 +195,7 @@ func SplitList(v string) []string {
 func AppendList(current, add string) string {
 	list := SplitList(current)
 	for _, a := range SplitList(add) {
-		if !contains(list, a) {
+		if !slices.Contains(list, a) {
 			list = append(list, a)
 		}
 	}
@@ -196,20 +208,11 @@ func SubtractList(current, remove string) string {
 	gone := SplitList(remove)
 	var left []string
 	for _, c := range SplitList(current) {
-		if !contains(gone, c) {
+		if !slices.Contains(gone, c) {
 			left = append(left, c)
 		}
 	}
 	return strings.Join(left, ",")
-}
-
-func contains(list []string, s string) bool {
-	for _, l := range list {
-		if l == s {
-			return true
-		}
-	}
-	return false
 }
 
 // millis turns a number of milliseconds into a duration: -1 stays -1 ("no limit"), what does not fit is the longest.
