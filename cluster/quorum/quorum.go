@@ -1,0 +1,296 @@
+// Package quorum keeps the metadata log: hashicorp/raft behind an image, proposals and a barrier. Nobody outside sees a
+// future, an interface{} or a type of that library.
+//
+// There is one voter for now, this node, and no port is open: Raft talks to itself over an in-memory transport. More
+// voters need another transport and a first configuration with more servers (see transport and bootstrap), nothing else.
+package quorum
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/karstlog/karst/cluster/metadata"
+)
+
+const (
+	heartbeatTimeout = 500 * time.Millisecond
+	electionTimeout  = 500 * time.Millisecond
+	leaderLease      = 250 * time.Millisecond
+	// commitTimeout is how late a follower learns of a commit when nothing follows it.
+	commitTimeout = 5 * time.Millisecond
+	// trailingLogs stay after a snapshot, so that a follower that was away for a minute needs no snapshot.
+	trailingLogs      = 100_000
+	snapshotThreshold = 20_000
+	snapshotInterval  = 30 * time.Second
+	retainSnapshots   = 2
+
+	defaultStoreTimeout = 5 * time.Second
+	stopTimeout         = 900 * time.Millisecond
+)
+
+// Options say where the log is and who this node is.
+type Options struct {
+	// Dir holds raft.db, snapshots/ and server-id. Empty: everything is in memory and gone with the process.
+	Dir string
+	// LocalID is this node's id. A directory that belongs to another id is refused.
+	LocalID  metadata.BrokerID
+	Logger   *slog.Logger
+	Registry prometheus.Registerer // nil: metrics are not registered
+	// Fatal is called once, from any goroutine, when this node must not go on: its log is damaged or its disk does not
+	// come back. Run returns the same error, but a process stuck in I/O may not get that far.
+	Fatal func(error)
+	// StoreTimeout is how long one write to the log may take before this node steps down as leader; a second one in a
+	// row is fatal. 0: 5 s.
+	StoreTimeout time.Duration
+	Random       io.Reader // nil: crypto/rand
+}
+
+// Quorum is this node's part in the metadata log. Open restores the last snapshot; Run applies what came after it.
+type Quorum struct {
+	o        Options
+	serverID raft.ServerID
+	log      *logStore
+	stable   raft.StableStore
+	snaps    raft.SnapshotStore
+	machine  *machine
+	queue    *queue
+	lead     *leadership
+	metrics  *metrics
+	node     atomic.Pointer[raft.Raft] // nil before Run
+
+	fatalOnce sync.Once
+	fatal     chan error // one slot
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open opens the log and restores the image of its newest snapshot. It starts nothing. Errors: *DamageError when what is
+// on disk is not what was written, *IdentityError when it belongs to another node, *LockedError when another process has
+// it, others from the file system.
+func Open(o Options) (*Quorum, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = defaultStoreTimeout
+	}
+	if o.Random == nil {
+		o.Random = rand.Reader
+	}
+	q := &Quorum{o: o, queue: newQueue(), lead: newLeadership(), metrics: newMetrics(), fatal: make(chan error, 1)}
+	if err := q.open(); err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	if err := q.metrics.register(o.Registry, q); err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	return q, nil
+}
+
+// fail reports what this node cannot go on from. The first call counts.
+func (q *Quorum) fail(err error) {
+	q.fatalOnce.Do(func() {
+		q.fatal <- err
+		if q.o.Fatal != nil {
+			q.o.Fatal(err)
+		}
+	})
+}
+
+// Run takes part until ctx ends or this node must stop, and ends all it started. It may be called once.
+func (q *Quorum) Run(ctx context.Context) error {
+	defer q.queue.close()
+	stop := make(chan struct{})
+	q.log.begin()
+	go q.log.work() // ended by stop, but for a disk that hangs
+	var rest sync.WaitGroup
+	notify := make(chan bool, 16)
+	rest.Go(func() { q.lead.follow(notify, stop) })
+	node, err := q.start(notify)
+	if err == nil {
+		rest.Go(func() { q.pack(node) })
+		select {
+		case <-ctx.Done():
+		case err = <-q.fatal:
+		}
+		err = errors.Join(err, q.stopNode(node))
+	}
+	q.queue.close()
+	close(stop)
+	rest.Wait()
+	q.log.stop()
+	return err
+}
+
+func (q *Quorum) start(notify chan<- bool) (*raft.Raft, error) {
+	trans := q.transport()
+	node, err := raft.NewRaft(q.config(notify), q.machine, q.log, q.stable, q.snaps, trans)
+	if err != nil {
+		return nil, &DamageError{Path: q.o.Dir, Err: err}
+	}
+	q.node.Store(node)
+	voters, self := q.voters(node)
+	if !self {
+		return nil, errors.Join(&IdentityError{Dir: q.o.Dir, Want: string(q.serverID)}, q.stopNode(node))
+	}
+	if voters == 1 {
+		// Nobody else can lead: do not wait for a heartbeat that nobody sends. What a leader sends to hand over its
+		// place makes a voter a candidate at once.
+		request := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}}
+		if err := trans.TimeoutNow(q.serverID, trans.LocalAddr(), request, &raft.TimeoutNowResponse{}); err != nil {
+			q.o.Logger.Debug("raft: election not hastened", "err", err)
+		}
+	}
+	return node, nil
+}
+
+func (q *Quorum) config(notify chan<- bool) *raft.Config {
+	c := raft.DefaultConfig()
+	c.LocalID = q.serverID
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = heartbeatTimeout, electionTimeout, leaderLease
+	c.CommitTimeout = commitTimeout
+	c.BatchApplyCh = true
+	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = trailingLogs, snapshotThreshold, snapshotInterval
+	c.NoSnapshotRestoreOnStart = true // Open has done it, and refuses what Raft would skip
+	c.NotifyCh = notify
+	c.Logger = raftLogger(q.o.Logger)
+	c.NoLegacyTelemetry = true
+	return c
+}
+
+// transport connects this node to itself.
+func (q *Quorum) transport() raft.Transport {
+	addr := raft.ServerAddress(q.serverID) // an address is a name; a dialer looks it up
+	_, t := raft.NewInmemTransport(addr)
+	t.Connect(addr, t)
+	return t
+}
+
+// voters counts them, and says whether this node is one of the servers.
+func (q *Quorum) voters(node *raft.Raft) (voters int, self bool) {
+	for _, s := range node.GetConfiguration().Configuration().Servers {
+		if s.Suffrage == raft.Voter {
+			voters++
+		}
+		self = self || s.ID == q.serverID
+	}
+	return voters, self
+}
+
+// stopNode ends Raft's goroutines. One that is stuck in I/O is left behind: the process is about to end.
+func (q *Quorum) stopNode(node *raft.Raft) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- node.Shutdown().Error() }()
+	select {
+	case err := <-stopped:
+		return err
+	case <-time.After(stopTimeout):
+		q.log.abandon()
+		return &StuckError{Dir: q.o.Dir, After: stopTimeout}
+	}
+}
+
+// Close releases the log. Call it after Run has returned, or instead of Run.
+func (q *Quorum) Close() error {
+	q.closeOnce.Do(func() {
+		if q.log != nil {
+			q.closeErr = q.log.close()
+		}
+		q.metrics.unregister(q.o.Registry)
+	})
+	return q.closeErr
+}
+
+// Image is the cluster as this node knows it. It never changes; ask again for a newer one.
+func (q *Quorum) Image() *metadata.Image { return q.machine.image.Load() }
+
+// Leader is the node that leads the quorum, the cluster's controller; false when it is not known.
+func (q *Quorum) Leader() (metadata.BrokerID, bool) {
+	node := q.node.Load()
+	if node == nil {
+		return metadata.NoBroker, false
+	}
+	_, id := node.LeaderWithID()
+	return nodeOf(id)
+}
+
+// nodeOf is the node's id in a server id.
+func nodeOf(id raft.ServerID) (metadata.BrokerID, bool) {
+	number, _, ok := strings.Cut(string(id), "-")
+	n, err := strconv.ParseInt(number, 10, 32)
+	if !ok || err != nil {
+		return metadata.NoBroker, false
+	}
+	return metadata.BrokerID(n), true
+}
+
+// IsLeader tells whether this node leads, as far as it knows. Whoever decides something passes Barrier first.
+func (q *Quorum) IsLeader() bool {
+	node := q.node.Load()
+	return node != nil && node.State() == raft.Leader
+}
+
+// Term is Raft's term. It never goes back.
+func (q *Quorum) Term() uint64 {
+	node := q.node.Load()
+	if node == nil {
+		return 0
+	}
+	return node.CurrentTerm()
+}
+
+// leadership is what Raft last said about it. Raft blocks when nobody reads its channel, so one goroutine reads it and
+// does nothing else.
+type leadership struct {
+	mu struct {
+		sync.Mutex
+		leading bool
+		changed chan struct{} // closed at the next change
+	}
+}
+
+func newLeadership() *leadership {
+	l := &leadership{}
+	l.mu.changed = make(chan struct{})
+	return l
+}
+
+func (l *leadership) follow(notify <-chan bool, stop <-chan struct{}) {
+	for {
+		select {
+		case leading := <-notify:
+			l.set(leading)
+		case <-stop:
+			return
+		}
+	}
+}
+
+func (l *leadership) set(leading bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.leading != leading {
+		l.mu.leading = leading
+		close(l.mu.changed)
+		l.mu.changed = make(chan struct{})
+	}
+}
+
+// get also returns a channel that is closed when the answer changes.
+func (l *leadership) get() (leading bool, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.leading, l.mu.changed
+}
