@@ -9,7 +9,9 @@ import (
 // them. It is damage; the replica goes offline.
 type FaultError struct{ Addr uintptr }
 
-func (e *FaultError) Error() string { return fmt.Sprintf("memory fault at %#x in a mapped file", e.Addr) }
+func (e *FaultError) Error() string {
+	return fmt.Sprintf("memory fault at %#x in a mapped file", e.Addr)
+}
 
 // Guard runs f, which loads mapped bytes, on this goroutine. A fault (SIGBUS) in it becomes a *FaultError where it would
 // end the process otherwise. Other panics pass through.
