@@ -159,11 +159,11 @@ func checkHeader(b Batch, r *Rules) error {
 	if b.ProducerID() < 0 || b.Control() {
 		return nil
 	}
-	if b.ProducerEpoch() < 0 {
-		return ErrProducerEpoch
-	}
 	if b.BaseSequence() < 0 {
 		return invalidf("invalid sequence number %d in a record batch with producer id %d", b.BaseSequence(), b.ProducerID())
+	}
+	if b.ProducerEpoch() < 0 {
+		return ErrProducerEpoch
 	}
 	return nil
 }
@@ -176,7 +176,7 @@ func admitHeader(b Batch, r *Rules) (Admitted, error) {
 			return Admitted{}, &TimestampError{Records: []RecordError{{Message: bounds.refusal(ts)}}}
 		}
 	}
-	r.stamp(b, b.MaxTimestamp())
+	r.stamp(b, b.MaxTimestamp(), false)
 	return Admitted{Batch: b, Records: int(b.RecordCount())}, nil
 }
 
@@ -201,7 +201,7 @@ func admitRecords(b Batch, r *Rules, target Codec) (Admitted, error) {
 		b = Batch(out)
 		b.setCodec(target)
 	}
-	r.stamp(b, c.maxTimestamp)
+	r.stamp(b, c.maxTimestamp, repack)
 	return Admitted{Batch: b, Records: int(b.RecordCount()), Rebuilt: repack}, nil
 }
 
@@ -209,18 +209,17 @@ func admitRecords(b Batch, r *Rules, target Codec) (Admitted, error) {
 func (b Batch) setCodec(c Codec) {
 	putInt32(b[posSize:], int32(len(b)-overhead))
 	binary.BigEndian.PutUint16(b[posAttrs:], uint16(b.Attributes()&^maskCodec|int16(c)))
-	binary.BigEndian.PutUint32(b[posCRC:], 0)
 }
 
-// stamp makes the header say what the topic wants of timestamps; a delete horizon is the cleaner's to set. Batches that
-// say so already keep their CRC.
-func (r *Rules) stamp(b Batch, maxTimestamp int64) {
+// stamp makes the header say what the topic wants of timestamps; a delete horizon is the cleaner's to set. The CRC is
+// renewed only when something changed, here or before (stale).
+func (r *Rules) stamp(b Batch, maxTimestamp int64, stale bool) {
 	attrs := b.Attributes() &^ (bitAppend | bitHorizon)
 	if r.LogAppendTime {
 		attrs |= bitAppend
 		maxTimestamp = r.Now
 	}
-	if attrs == b.Attributes() && maxTimestamp == b.MaxTimestamp() && b.CRC() != 0 {
+	if !stale && attrs == b.Attributes() && maxTimestamp == b.MaxTimestamp() {
 		return
 	}
 	binary.BigEndian.PutUint16(b[posAttrs:], uint16(attrs))

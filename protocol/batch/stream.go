@@ -126,10 +126,15 @@ func (s *stream) take(n int) ([]byte, error) {
 		s.buf = s.buf[n:]
 		return p, nil
 	}
+	s.scratch = s.scratch[:0]
+	return s.gather(n)
+}
+
+// gather adds to scratch until it holds n bytes.
+func (s *stream) gather(n int) ([]byte, error) {
 	if s.src == nil || n > s.limit {
 		return nil, &InvalidError{Reason: errEnds.Error()}
 	}
-	s.scratch = s.scratch[:0]
 	for len(s.scratch) < n {
 		if err := s.need(); err != nil {
 			return nil, err
