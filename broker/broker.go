@@ -1,0 +1,83 @@
+// Package broker answers Kafka's requests: one file per API, named after its key. A handler checks the request, asks one
+// domain and replies; it decides nothing. Errors climb up untranslated and become codes here (errors.go).
+//
+// Handlers are methods of small structs which hold the few parts they need; each struct lists its rows in apis().
+package broker
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/replica"
+	"github.com/karstlog/karst/protocol"
+)
+
+// Options is what a Broker is built from.
+type Options struct {
+	ID       metadata.BrokerID
+	Set      *replica.Set
+	IDs      ProducerIDs
+	Dirs     LogDirs
+	Wall     func() time.Time // record timestamps; time.Now unless a test says otherwise
+	Logger   *slog.Logger
+	Registry prometheus.Registerer // nil: nothing is counted
+
+	FetchMaxBytes int // fetch.max.bytes; 0: Kafka's default of 55 MiB
+	SessionSlots  int // max.incremental.fetch.session.cache.slots; 0: Kafka's default of 1,000
+}
+
+// Broker is the table of handlers.
+type Broker struct {
+	groups []handlers
+}
+
+// handlers is a group of APIs that need the same parts.
+type handlers interface {
+	apis() []protocol.API
+}
+
+// New builds the handlers. It starts nothing.
+func New(o Options) *Broker {
+	o.setDefaults()
+	m := newMetrics(o.Registry)
+	sessions := newSessionCache(o.SessionSlots, maxSessionPartitions)
+	m.watchSessions(sessions)
+	hint := leaderHint{set: o.Set}
+	return &Broker{groups: []handlers{
+		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce}},
+		&fetchAPI{
+			set: o.Set, hint: hint, sessions: sessions, metrics: m, maxBytes: o.FetchMaxBytes,
+			pool: &sync.Pool{New: newFetch},
+		},
+		&offsetsAPI{set: o.Set},
+		&producerIDAPI{ids: o.IDs},
+		&logDirsAPI{dirs: o.Dirs},
+	}}
+}
+
+func (o *Options) setDefaults() {
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	if o.FetchMaxBytes <= 0 {
+		o.FetchMaxBytes = 55 << 20
+	}
+	if o.SessionSlots <= 0 {
+		o.SessionSlots = 1000
+	}
+}
+
+// APIs returns the rows of all handlers, for protocol.NewServer.
+func (b *Broker) APIs() []protocol.API {
+	var all []protocol.API
+	for _, g := range b.groups {
+		all = append(all, g.apis()...)
+	}
+	slices.SortFunc(all, func(x, y protocol.API) int { return int(x.Key) - int(y.Key) })
+	return all
+}

@@ -1,0 +1,231 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	"github.com/karstlog/karst/cluster/controller"
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/quorum"
+	"github.com/karstlog/karst/cluster/replica"
+	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/protocol"
+	"github.com/karstlog/karst/protocol/batch"
+	"github.com/karstlog/karst/storage"
+)
+
+// Kafka's error codes, as far as this broker answers them (org.apache.kafka.common.protocol.Errors).
+const (
+	codeUnknown              int16 = -1
+	codeNone                 int16 = 0
+	codeOffsetOutOfRange     int16 = 1
+	codeCorruptMessage       int16 = 2
+	codeUnknownTopic         int16 = 3
+	codeLeaderNotAvailable   int16 = 5
+	codeNotLeader            int16 = 6
+	codeRequestTimedOut      int16 = 7
+	codeMessageTooLarge      int16 = 10
+	codeNoCoordinator        int16 = 15
+	codeInvalidTopic         int16 = 17
+	codeRecordListTooLarge   int16 = 18
+	codeNotEnoughReplicas    int16 = 19
+	codeShrunkAfterAppend    int16 = 20
+	codeInvalidAcks          int16 = 21
+	codeInvalidTimestamp     int16 = 32
+	codeUnsupportedVersion   int16 = 35
+	codeTopicExists          int16 = 36
+	codeInvalidPartitions    int16 = 37
+	codeInvalidReplication   int16 = 38
+	codeInvalidAssignment    int16 = 39
+	codeInvalidConfig        int16 = 40
+	codeNotController        int16 = 41
+	codeInvalidRequest       int16 = 42
+	codePolicyViolation      int16 = 44
+	codeOutOfOrderSequence   int16 = 45
+	codeInvalidProducerEpoch int16 = 47
+	codeInvalidTxnState      int16 = 48
+	codeTxnCoordinatorFenced int16 = 52
+	codeTxnIDNotAuthorized   int16 = 53
+	codeStorage              int16 = 56
+	codeSessionNotFound      int16 = 70
+	codeSessionEpoch         int16 = 71
+	codeDeletionDisabled     int16 = 73
+	codeFencedLeaderEpoch    int16 = 74
+	codeUnknownLeaderEpoch   int16 = 75
+	codeUnsupportedCodec     int16 = 76
+	codeStaleBrokerEpoch     int16 = 77
+	codeInvalidRecord        int16 = 87
+	codeUnknownTopicID       int16 = 100
+	codeSessionTopicIDs      int16 = 106
+	codeEndpointType         int16 = 114
+	codeTransactionAbortable int16 = 120
+)
+
+// Refusals that are found in this package: about the request itself, not about what it is for.
+var (
+	errInvalidAcks        = errors.New("acks must be -1, 0 or 1")
+	errTwice              = errors.New("the same partition twice in a request")
+	errNullRecords        = errors.New("records are null")
+	errTooOld             = errors.New("not in this version")
+	errSessionNotFound    = errors.New("fetch session unknown")
+	errSessionEpoch       = errors.New("fetch session epoch is not the expected one")
+	errSessionTopicIDs    = errors.New("fetch session mixes topic names and ids")
+	errInvalidRequest     = errors.New("invalid request")
+	errTimedOut           = errors.New("timed out before all in-sync replicas had it")
+	errNoTransactions     = errors.New("transactions are not served")
+	errNotInTransaction   = errors.New("Partition was not added to the transaction")
+	errNotInTxnAbortable  = errors.New("Partition was not added to the transaction: abort it")
+	errTransactionalBatch = errors.New("transactional batch in a request without transactional id")
+)
+
+// errorRow says which code an error is answered with: code to the clients of today, old to those whose request version
+// is from before that code existed.
+type errorRow struct {
+	name      string // package and type or variable: the test that holds the domains against this table reads it
+	is        func(error) bool
+	code, old int16
+}
+
+// typed matches an error type anywhere in the chain.
+func typed[E error](name string, code, old int16) errorRow {
+	return errorRow{name: name, code: code, old: old, is: func(err error) bool {
+		var e E
+		return errors.As(err, &e)
+	}}
+}
+
+// value matches an error variable anywhere in the chain.
+func value(name string, target error, code, old int16) errorRow {
+	return errorRow{name: name, code: code, old: old, is: func(err error) bool { return errors.Is(err, target) }}
+}
+
+// errorTable is the only place that knows which code stands for which error. The first row that matches wins.
+var errorTable = []errorRow{
+	typed[*replica.NotLeaderError]("replica.NotLeaderError", codeNotLeader, codeNotLeader),
+	typed[*replica.UnknownPartitionError]("replica.UnknownPartitionError", codeUnknownTopic, codeUnknownTopic),
+	typed[*replica.FencedEpochError]("replica.FencedEpochError", codeFencedLeaderEpoch, codeNotLeader),
+	typed[*replica.UnknownEpochError]("replica.UnknownEpochError", codeUnknownLeaderEpoch, codeNotLeader),
+	typed[*replica.NotEnoughReplicasError]("replica.NotEnoughReplicasError", codeNotEnoughReplicas, codeNotEnoughReplicas),
+	typed[*replica.ShrunkAfterAppendError]("replica.ShrunkAfterAppendError", codeShrunkAfterAppend, codeShrunkAfterAppend),
+
+	typed[*storage.OffsetRangeError]("storage.OffsetRangeError", codeOffsetOutOfRange, codeOffsetOutOfRange),
+	typed[*storage.StaleEpochError]("storage.StaleEpochError", codeNotLeader, codeNotLeader),
+	typed[*storage.OutOfOrderSequenceError]("storage.OutOfOrderSequenceError", codeOutOfOrderSequence, codeOutOfOrderSequence),
+	typed[*storage.ProducerEpochError]("storage.ProducerEpochError", codeInvalidProducerEpoch, codeInvalidProducerEpoch),
+	typed[*storage.TxnStateError]("storage.TxnStateError", codeInvalidTxnState, codeInvalidTxnState),
+	typed[*storage.CoordinatorEpochError]("storage.CoordinatorEpochError", codeTxnCoordinatorFenced, codeTxnCoordinatorFenced),
+	typed[*storage.CorruptError]("storage.CorruptError", codeStorage, codeNotLeader),
+	typed[*storage.OfflineError]("storage.OfflineError", codeStorage, codeNotLeader),
+	typed[*storage.FullError]("storage.FullError", codeStorage, codeNotLeader),
+	typed[*storage.SegmentTooSmallError]("storage.SegmentTooSmallError", codeRecordListTooLarge, codeRecordListTooLarge),
+	typed[*storage.ContinuityError]("storage.ContinuityError", codeUnknown, codeUnknown), // a follower's, never a client's
+
+	typed[*batch.CorruptError]("batch.CorruptError", codeCorruptMessage, codeCorruptMessage),
+	typed[*batch.InvalidError]("batch.InvalidError", codeInvalidRecord, codeInvalidRecord),
+	typed[*batch.TimestampError]("batch.TimestampError", codeInvalidTimestamp, codeInvalidTimestamp),
+	typed[*batch.TooLargeError]("batch.TooLargeError", codeMessageTooLarge, codeMessageTooLarge),
+	typed[*batch.UnsupportedCodecError]("batch.UnsupportedCodecError", codeUnsupportedCodec, codeUnsupportedCodec),
+
+	value("batch.ErrProducerEpoch", batch.ErrProducerEpoch, codeInvalidProducerEpoch, codeInvalidProducerEpoch),
+	value("batch.ErrShort", batch.ErrShort, codeCorruptMessage, codeCorruptMessage),
+
+	typed[*metadata.UnknownTopicError]("metadata.UnknownTopicError", codeUnknownTopic, codeUnknownTopic),
+	typed[*metadata.UnknownTopicIDError]("metadata.UnknownTopicIDError", codeUnknownTopicID, codeUnknownTopicID),
+	typed[*metadata.TopicExistsError]("metadata.TopicExistsError", codeTopicExists, codeTopicExists),
+	typed[*metadata.TopicCollisionError]("metadata.TopicCollisionError", codeInvalidTopic, codeInvalidTopic),
+	typed[*metadata.TopicNameError]("metadata.TopicNameError", codeInvalidTopic, codeInvalidTopic),
+	typed[*metadata.StaleIncarnationError]("metadata.StaleIncarnationError", codeStaleBrokerEpoch, codeStaleBrokerEpoch),
+	typed[*metadata.PreconditionError]("metadata.PreconditionError", codeInvalidRequest, codeInvalidRequest),
+	typed[*metadata.ConfigVersionError]("metadata.ConfigVersionError", codeRequestTimedOut, codeRequestTimedOut),
+	typed[*metadata.CorruptError]("metadata.CorruptError", codeUnknown, codeUnknown),
+
+	typed[*config.ValueError]("config.ValueError", codeInvalidConfig, codeInvalidConfig),
+	typed[*config.UnknownError]("config.UnknownError", codeInvalidConfig, codeInvalidConfig),
+	typed[*config.ConflictError]("config.ConflictError", codeInvalidConfig, codeInvalidConfig),
+	typed[*config.ReadOnlyError]("config.ReadOnlyError", codeInvalidRequest, codeInvalidRequest),
+
+	typed[*quorum.NotLeaderError]("quorum.NotLeaderError", codeNotController, codeNotController),
+	typed[*quorum.UnknownOutcomeError]("quorum.UnknownOutcomeError", codeRequestTimedOut, codeRequestTimedOut),
+	typed[*quorum.StoppedError]("quorum.StoppedError", codeNotController, codeNotController),
+	typed[*quorum.BusyError]("quorum.BusyError", codeRequestTimedOut, codeRequestTimedOut),
+	// These stop a start or the process, and meet no client.
+	typed[*quorum.DamageError]("quorum.DamageError", codeUnknown, codeUnknown),
+	typed[*quorum.IdentityError]("quorum.IdentityError", codeUnknown, codeUnknown),
+	typed[*quorum.LockedError]("quorum.LockedError", codeUnknown, codeUnknown),
+	typed[*quorum.StallError]("quorum.StallError", codeUnknown, codeUnknown),
+	typed[*quorum.StuckError]("quorum.StuckError", codeUnknown, codeUnknown),
+
+	typed[*controller.PartitionCountError]("controller.PartitionCountError", codeInvalidPartitions, codeInvalidPartitions),
+	typed[*controller.TooManyPartitionsError]("controller.TooManyPartitionsError", codePolicyViolation, codePolicyViolation),
+	typed[*controller.ReplicationFactorError]("controller.ReplicationFactorError", codeInvalidReplication, codeInvalidReplication),
+	typed[*controller.AssignmentError]("controller.AssignmentError", codeInvalidAssignment, codeInvalidAssignment),
+	typed[*controller.ConfigError]("controller.ConfigError", codeInvalidConfig, codeInvalidConfig),
+	typed[*controller.RequestError]("controller.RequestError", codeInvalidRequest, codeInvalidRequest),
+	typed[*controller.ConfigOperationError]("controller.ConfigOperationError", codeUnknown, codeUnknown),
+
+	value("errInvalidAcks", errInvalidAcks, codeInvalidAcks, codeInvalidAcks),
+	value("errTwice", errTwice, codeInvalidRequest, codeInvalidRequest),
+	value("errNullRecords", errNullRecords, codeInvalidRecord, codeInvalidRecord),
+	value("errTooOld", errTooOld, codeUnsupportedVersion, codeUnsupportedVersion),
+	value("errSessionNotFound", errSessionNotFound, codeSessionNotFound, codeSessionNotFound),
+	value("errSessionEpoch", errSessionEpoch, codeSessionEpoch, codeSessionEpoch),
+	value("errSessionTopicIDs", errSessionTopicIDs, codeSessionTopicIDs, codeSessionTopicIDs),
+	value("errInvalidRequest", errInvalidRequest, codeInvalidRequest, codeInvalidRequest),
+	value("errTimedOut", errTimedOut, codeRequestTimedOut, codeRequestTimedOut),
+	value("errNoTransactions", errNoTransactions, codeUnsupportedVersion, codeUnsupportedVersion),
+	value("errNotInTransaction", errNotInTransaction, codeInvalidTxnState, codeInvalidTxnState),
+	value("errNotInTxnAbortable", errNotInTxnAbortable, codeTransactionAbortable, codeInvalidTxnState),
+	value("errTransactionalBatch", errTransactionalBatch, codeTxnIDNotAuthorized, codeTxnIDNotAuthorized),
+	value("context.DeadlineExceeded", context.DeadlineExceeded, codeRequestTimedOut, codeRequestTimedOut),
+	value("context.Canceled", context.Canceled, codeRequestTimedOut, codeRequestTimedOut),
+}
+
+// codeOf returns the code for a client of today; nil is none, an error that no row knows is UNKNOWN_SERVER_ERROR.
+func codeOf(err error) int16 {
+	if err == nil {
+		return codeNone
+	}
+	for i := range errorTable {
+		if errorTable[i].is(err) {
+			return errorTable[i].code
+		}
+	}
+	return codeUnknown
+}
+
+// oldCodeOf returns the code for a client whose version of the request is from before the newer codes.
+func oldCodeOf(err error) int16 {
+	if err == nil {
+		return codeNone
+	}
+	for i := range errorTable {
+		if errorTable[i].is(err) {
+			return errorTable[i].old
+		}
+	}
+	return codeUnknown
+}
+
+// maxRecordErrors bounds what one answer says about single records.
+const maxRecordErrors = 1000
+
+// explain returns the words that go with a code in a Produce answer (KIP-467), and what is said about single records.
+func explain(err error) (message string, records []protocol.RecordError) {
+	var invalid *batch.InvalidError
+	var late *batch.TimestampError
+	switch {
+	case errors.As(err, &invalid):
+		records = recordErrors(invalid.Records)
+	case errors.As(err, &late):
+		records = recordErrors(late.Records)
+	}
+	return err.Error(), records
+}
+
+func recordErrors(list []batch.RecordError) []protocol.RecordError {
+	var out []protocol.RecordError
+	for _, r := range list[:min(len(list), maxRecordErrors)] {
+		out = append(out, protocol.RecordError{Index: int32(r.Index), Message: r.Message})
+	}
+	return out
+}
