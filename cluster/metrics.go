@@ -1,0 +1,45 @@
+package cluster
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// metrics counts for this package.
+type metrics struct {
+	autoCreateDropped prometheus.Counter
+	producerIDBlocks  prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		autoCreateDropped: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_cluster_auto_create_dropped_total", Help: "Topics not created on first use since too many waited.",
+		}),
+		producerIDBlocks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_cluster_producer_id_blocks_total", Help: "Blocks of producer ids loaded after the first.",
+		}),
+	}
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.autoCreateDropped, m.producerIDBlocks}
+}
+
+func (m *metrics) register(r prometheus.Registerer) error {
+	if r == nil {
+		return nil
+	}
+	for _, c := range m.collectors() {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) unregister(r prometheus.Registerer) {
+	if r == nil {
+		return
+	}
+	for _, c := range m.collectors() {
+		r.Unregister(c)
+	}
+}
