@@ -58,6 +58,9 @@ func (l *Layers) GroupValue(name string) (v Value, ok bool) {
 	return l.resourceValue(ScopeGroup, name)
 }
 
+// resourceValue lists the broker options behind an option unless they are at their default and the leading one has none
+// (retention.ms stands for log.retention.ms, which has no default beside log.retention.hours). Kafka leaves them out also
+// when log.retention.hours was set, and so says "default" of a value that comes from the file; here that is shown.
 func (l *Layers) resourceValue(s Scope, name string) (Value, bool) {
 	o, ok := find(s, name)
 	if !ok || o.Treatment == Hidden {
@@ -68,7 +71,11 @@ func (l *Layers) resourceValue(s Scope, name string) (Value, bool) {
 	if own, set := l.own(s)[name]; set {
 		v.Synonyms = append(v.Synonyms, Synonym{Name: name, Value: canonical(o, own), Source: ownSource(s)})
 	}
-	v.Synonyms = append(v.Synonyms, l.brokerSynonyms(o.Synonyms, v.Source)...)
+	behind := l.brokerSynonyms(o.Synonyms)
+	if len(behind) > 0 && behind[0].Source == SourceDefault && behind[0].Name != o.Synonyms[0] {
+		behind = nil
+	}
+	v.Synonyms = append(v.Synonyms, behind...)
 	if s == ScopeGroup && len(o.Synonyms) == 0 {
 		v.Synonyms = append(v.Synonyms, Synonym{Name: name, Value: o.Default, Source: SourceDefault})
 	}
@@ -91,7 +98,7 @@ func (l *Layers) BrokerValue(name string) (v Value, ok bool) {
 		names = []string{name, base}
 	}
 	v.Value, v.Null, v.Source = l.inForce(&o)
-	v.Synonyms = l.brokerSynonyms(names, SourceStatic)
+	v.Synonyms = l.brokerSynonyms(names)
 	for len(v.Synonyms) > 0 && v.Synonyms[0].Name != name {
 		v.Synonyms = v.Synonyms[1:] // what a less specific name says is only shown below the name asked for
 	}
@@ -101,10 +108,8 @@ func (l *Layers) BrokerValue(name string) (v Value, ok bool) {
 	return v, true
 }
 
-// brokerSynonyms lists what the broker's layers say under names. Kafka leaves out what stands above the first mention of
-// names[0], and with that says "default" of a retention.ms that comes from log.retention.hours; here it is left out only
-// when nothing was set.
-func (l *Layers) brokerSynonyms(names []string, inForce Source) []Synonym {
+// brokerSynonyms lists what the broker's layers say under names, the defaults last.
+func (l *Layers) brokerSynonyms(names []string) []Synonym {
 	var out []Synonym
 	for _, layer := range l.brokerLayers() {
 		for _, n := range names {
@@ -117,9 +122,6 @@ func (l *Layers) brokerSynonyms(names []string, inForce Source) []Synonym {
 		if o, ok := Lookup(ScopeBroker, n); ok && o.Treatment != Hidden && !o.Null && n == o.tableName() {
 			out = append(out, Synonym{Name: n, Value: l.defaultOf(&o), Null: o.Sensitive, Source: SourceDefault})
 		}
-	}
-	if inForce == SourceDefault && len(out) > 0 && out[0].Name != names[0] {
-		return nil
 	}
 	return out
 }

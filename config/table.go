@@ -185,6 +185,9 @@ func parseOption(f []string) (Option, error) {
 	if f[colSynonyms] != "" {
 		o.Synonyms = strings.Split(f[colSynonyms], ",")
 	}
+	if o.Doc == "" && o.Treatment == Ignore {
+		o.Doc = "Has no effect here: " + o.Reason + "."
+	}
 	o.Unit = unitOf(o.Name, o.Type)
 	var err error
 	o.check, err = parseValid(o.Type, o.Valid)
