@@ -2,11 +2,15 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
@@ -28,6 +32,7 @@ type Options struct {
 	ProducerExpiry time.Duration
 	Subscribe      func() Subscription
 	Logger         *slog.Logger
+	Registry       prometheus.Registerer // nil: nothing is counted
 }
 
 // Set is all partitions of which this broker has a replica. It follows the metadata image: Run applies what changes.
@@ -61,6 +66,9 @@ func NewSet(o Options) *Set {
 	s.coming.Store(metadata.Empty())
 	s.applied.Store(metadata.Empty())
 	s.dirs.OnOffline(func(_ string, err error, lost []storage.TopicPartition) { s.offline(err, lost) })
+	if o.Registry != nil {
+		o.Registry.MustRegister(newCollector(s))
+	}
 	return s
 }
 
@@ -139,6 +147,23 @@ func elsewhere(t *metadata.Topic, partition int32) error {
 	}
 	m := t.Partitions[partition]
 	return &NotLeaderError{Leader: m.Leader, Epoch: m.LeaderEpoch}
+}
+
+// SetStraysAside renames the logs on disk that no topic has, so that they are kept for some days and then deleted. It is
+// to be called once, after the set has applied an image that is known to be current (quorum.Barrier): an image that is
+// behind would make strays of what it has not heard of yet.
+func (s *Set) SetStraysAside() error {
+	var errs []error
+	im := s.Image()
+	for _, f := range s.dirs.Found() {
+		t, ok := im.Topic(f.Topic)
+		if ok && int(f.Partition) < len(t.Partitions) && slices.Contains(t.Partitions[f.Partition].Replicas, s.self) {
+			continue // with another id it was set aside when the topic was opened
+		}
+		s.logger.Warn("log of an unknown partition is set aside", "topic", f.Topic, "partition", f.Partition, "dir", f.Dir)
+		errs = append(errs, s.dirs.Stray(f.TopicPartition))
+	}
+	return errors.Join(errs...)
 }
 
 // Synced tells the set that a log was synced: waits with karst.durability=fsync may end. It is to be called by
