@@ -9,11 +9,12 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"syscall"
 )
 
 // ErrCrashed is the error of every operation after a crash that Faulty was told to make.
 var ErrCrashed = errors.New("process crashed")
+
+var errAfterCrash = fmt.Errorf("%w before", ErrCrashed)
 
 // Kind says what an operation does.
 type Kind string
@@ -188,7 +189,7 @@ func (f *Faulty) count(op Op) (hook func(Op) *Fault, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.crashed {
-		return nil, pathError(string(op.Kind), op.Path, ErrCrashed)
+		return nil, pathError(string(op.Kind), op.Path, errAfterCrash)
 	}
 	f.mu.counts[op.Kind]++
 	if slices.Contains(f.mu.record, op.Kind) {
@@ -344,6 +345,9 @@ func (f *faultyFile) Writev(bufs [][]byte, off int64) (int, error) {
 	if err == nil {
 		return f.File.Writev(bufs, off)
 	}
+	if errors.Is(err, errAfterCrash) {
+		return 0, err
+	}
 	n, _ := f.File.Writev(firstHalf(bufs, total/2), off)
 	return n, err
 }
@@ -389,9 +393,3 @@ func (f *faultyFile) Size() (int64, error) {
 	}
 	return f.File.Size()
 }
-
-// EIO and ENOSPC are the errors that disks give.
-var (
-	EIO    error = syscall.EIO
-	ENOSPC error = syscall.ENOSPC
-)

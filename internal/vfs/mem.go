@@ -270,6 +270,9 @@ func (m *Mem) openLocked(name string, flag int, perm fs.FileMode) (*inode, error
 	if err != nil {
 		return nil, err
 	}
+	if d.entries[base] != nil && flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL {
+		return nil, syscall.EEXIST
+	}
 	switch n := d.entries[base].(type) {
 	case nil:
 		if flag&os.O_CREATE == 0 {
@@ -279,9 +282,6 @@ func (m *Mem) openLocked(name string, flag int, perm fs.FileMode) (*inode, error
 		m.changeLocked(changePart{d, base, i})
 		return i, nil
 	case *inode:
-		if flag&(os.O_CREATE|os.O_EXCL) == os.O_CREATE|os.O_EXCL {
-			return nil, syscall.EEXIST
-		}
 		return n, nil
 	default:
 		return nil, syscall.EISDIR
@@ -361,16 +361,17 @@ func (m *Mem) renameLocked(from, to string) error {
 	if n == nil {
 		return syscall.ENOENT
 	}
-	switch old := td.entries[tbase].(type) {
-	case nil:
-	case *memDir:
-		if _, ok := n.(*memDir); !ok {
-			return syscall.EISDIR
+	_, isDir := n.(*memDir)
+	if _, ok := td.entries[tbase].(*memDir); ok {
+		return syscall.EEXIST // os.Rename never replaces a directory
+	}
+	if isDir && strings.HasPrefix(filepath.Clean("/"+to), filepath.Clean("/"+from)+"/") {
+		return syscall.EINVAL
+	}
+	if old, ok := td.entries[tbase].(*inode); ok {
+		if isDir {
+			return syscall.ENOTDIR
 		}
-		if len(old.entries) > 0 {
-			return syscall.ENOTEMPTY
-		}
-	case *inode:
 		if n == memNode(old) {
 			return nil
 		}

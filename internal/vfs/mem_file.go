@@ -199,14 +199,18 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	}
 	f.node.mu.RLock()
 	defer f.node.mu.RUnlock()
-	if off > int64(len(f.node.data)) {
-		return 0, io.EOF
+	if off > int64(len(f.node.data)) || len(p) == 0 {
+		return 0, eofIf(len(p) > 0)
 	}
 	n := copy(p, f.node.data[off:])
-	if n < len(p) {
-		return n, io.EOF
+	return n, eofIf(n < len(p))
+}
+
+func eofIf(short bool) error {
+	if short {
+		return io.EOF
 	}
-	return n, nil
+	return nil
 }
 
 func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
