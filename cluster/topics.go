@@ -143,13 +143,16 @@ func (c *Cluster) createPartitions(ctx context.Context, t controller.MorePartiti
 		_, err := c.view().CreatePartitions(t, draw)
 		return err
 	}
+	left := *budget
 	return c.decide(ctx, func(v controller.View) (metadata.Command, error) {
 		cmd, err := v.CreatePartitions(t, draw)
 		if err != nil {
 			return nil, err
 		}
-		if *budget -= int64(len(cmd.New)); *budget < 0 {
-			return nil, &controller.TooManyPartitionsError{Requested: int64(len(cmd.New)), Max: controller.MaxPartitionsPerRequest}
+		if added := int64(len(cmd.New)); added > left {
+			return nil, &controller.TooManyPartitionsError{Requested: added, Max: controller.MaxPartitionsPerRequest}
+		} else {
+			*budget = left - added
 		}
 		return cmd, nil
 	})

@@ -43,7 +43,9 @@ func (e *RequestError) Error() string { return e.Reason }
 // ConfigOperationError refuses an operation that IncrementalAlterConfigs does not have.
 type ConfigOperationError struct{ Op Op }
 
-func (e *ConfigOperationError) Error() string { return fmt.Sprintf("Unknown config operation type %d", e.Op) }
+func (e *ConfigOperationError) Error() string {
+	return fmt.Sprintf("Unknown config operation type %d", e.Op)
+}
 
 func badRequest(format string, args ...any) error {
 	return &RequestError{fmt.Sprintf(format, args...)}

@@ -1,7 +1,9 @@
 package metadata
 
 import (
+	"encoding/binary"
 	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/karstlog/karst/internal/uuid"
@@ -13,12 +15,14 @@ import (
 // A field that is zero adds nothing to its hash. A release that adds a field therefore computes the same sum for an
 // image that does not use it.
 
-// hasher is FNV-1a over numbered fields, with a mixing step at the end since XOR needs all bits to depend on all input.
+// hasher takes numbered fields, one 64-bit word after the other: each is folded in by a 64x64 multiplication, so that
+// every bit of the sum depends on every bit of the input, as XOR needs it. It is no defence against somebody who
+// chooses values to collide; it finds images that went apart by a fault.
 type hasher uint64
 
 const (
-	fnvOffset = 14695981039346656037
-	fnvPrime  = 1099511628211
+	hashSeed  = 0x9e3779b97f4a7c15
+	hashPrime = 0xd6e8feb86659fd93
 )
 
 // The kinds of things, which begin the hash of each.
@@ -31,66 +35,72 @@ const (
 	hashConfig     = 6
 )
 
-func newHasher(kind byte) hasher {
-	h := hasher(fnvOffset)
-	h.byte(kind)
+func newHasher(kind uint64) hasher {
+	h := hasher(hashSeed)
+	h.word(kind)
 	return h
 }
 
-func (h *hasher) byte(b byte) { *h = (*h ^ hasher(b)) * fnvPrime }
-
-// num adds a number as field n, in the bytes it needs.
-func (h *hasher) num(n byte, v uint64) {
-	if v == 0 {
-		return
-	}
-	h.byte(n)
-	for ; v >= 0x80; v >>= 7 {
-		h.byte(byte(v) | 0x80)
-	}
-	h.byte(byte(v))
+func (h *hasher) word(v uint64) {
+	hi, lo := bits.Mul64(uint64(*h)^v, hashPrime)
+	*h = hasher(hi^lo) + hashSeed
 }
 
-// signed is num for what may be negative, -1 above all.
-func (h *hasher) signed(n byte, v int64) { h.num(n, uint64(v<<1)^uint64(v>>63)) }
+// num adds a number as field n.
+func (h *hasher) num(n, v uint64) {
+	if v != 0 {
+		h.word(n)
+		h.word(v)
+	}
+}
 
-func (h *hasher) text(n byte, s string) {
+// signed is num for what may be negative.
+func (h *hasher) signed(n uint64, v int64) { h.num(n, uint64(v)) }
+
+func (h *hasher) text(n uint64, s string) {
 	if s == "" {
 		return
 	}
-	h.num(n, uint64(len(s))+1)
+	h.num(n, uint64(len(s)))
+	for ; len(s) > 8; s = s[8:] {
+		h.word(littleEndian(s[:8]))
+	}
+	h.word(littleEndian(s))
+}
+
+// littleEndian reads up to eight bytes.
+func littleEndian(s string) (v uint64) {
 	for i := range len(s) {
-		h.byte(s[i])
+		v |= uint64(s[i]) << (8 * i)
+	}
+	return v
+}
+
+func (h *hasher) id(n uint64, u uuid.UUID) {
+	if !u.IsZero() {
+		h.word(n)
+		h.word(binary.BigEndian.Uint64(u[:8]))
+		h.word(binary.BigEndian.Uint64(u[8:]))
 	}
 }
 
-func (h *hasher) id(n byte, u uuid.UUID) {
-	if u.IsZero() {
-		return
-	}
-	h.byte(n)
-	for _, b := range u {
-		h.byte(b)
-	}
-}
-
-func (h *hasher) brokers(n byte, ids []BrokerID) {
+// brokers takes two ids as one word.
+func (h *hasher) brokers(n uint64, ids []BrokerID) {
 	if len(ids) == 0 {
 		return
 	}
 	h.num(n, uint64(len(ids)))
-	for _, id := range ids {
-		h.num(n, uint64(id)+1)
+	for ; len(ids) > 1; ids = ids[2:] {
+		h.word(uint64(ids[0])<<32 | uint64(uint32(ids[1])))
+	}
+	if len(ids) == 1 {
+		h.word(uint64(ids[0]))
 	}
 }
 
 func (h *hasher) sum() uint64 {
-	x := uint64(*h)
-	x ^= x >> 33
-	x *= 0xff51afd7ed558ccd
-	x ^= x >> 33
-	x *= 0xc4ceb9fe1a85ec53
-	return x ^ x>>33
+	h.word(0)
+	return uint64(*h)
 }
 
 func sumClusterID(id uuid.UUID) uint64 {
@@ -117,7 +127,7 @@ func (b *Broker) sum() uint64 {
 	h.id(2, b.Incarnation)
 	h.text(3, b.Rack)
 	for _, e := range b.Endpoints {
-		h.byte(4)
+		h.word(4)
 		h.text(5, e.Name)
 		h.text(6, e.Host)
 		h.signed(7, int64(e.Port))
@@ -187,7 +197,7 @@ func (c *configSet) sum() uint64 {
 	h.num(3, c.version)
 	for _, name := range slices.Sorted(maps.Keys(c.values)) {
 		h.text(4, name)
-		h.byte(5)
+		h.word(5)
 		h.text(6, c.values[name])
 	}
 	return h.sum()
