@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -24,6 +25,7 @@ type budget struct {
 // claim is a place in the line.
 type claim struct {
 	bytes   int64
+	holds   *buffer // what the waiting reader has and will leave for the new one; nil: nothing
 	granted chan struct{}
 	over    bool // granted beyond the limit; set before granted is closed
 }
@@ -45,12 +47,13 @@ func (b *budget) try(n int64) bool {
 // ample tells whether less than half is used, so that memory may be taken ahead of what has arrived.
 func (b *budget) ample() bool { return b.used.Load() < b.limit/2 }
 
-// wait takes n bytes, in line. over tells that they are beyond the limit, and has to be given back with end.
-func (b *budget) wait(ctx context.Context, n int64) (over bool, err error) {
+// wait takes n bytes, in line. over tells that they are beyond the limit, and has to be given back with end. A reader
+// whose buffer is over the limit takes that right along to the new one, once no call has its body in the old one.
+func (b *budget) wait(ctx context.Context, n int64, holds *buffer) (over bool, err error) {
 	if b.try(n) {
 		return false, nil
 	}
-	c := &claim{bytes: n, granted: make(chan struct{})}
+	c := &claim{bytes: n, holds: holds, granted: make(chan struct{})}
 	b.mu.Lock()
 	b.mu.line = append(b.mu.line, c)
 	b.waiting.Add(1)
@@ -65,17 +68,19 @@ func (b *budget) wait(ctx context.Context, n int64) (over bool, err error) {
 	}
 }
 
-// exceed takes n bytes more for the one that is over the limit already.
-func (b *budget) exceed(n int64) { b.used.Add(n) }
-
 // give returns n bytes.
 func (b *budget) give(n int64) {
 	b.used.Add(-n)
 	if b.waiting.Load() > 0 {
-		b.mu.Lock()
-		b.grantLocked()
-		b.mu.Unlock()
+		b.nudge()
 	}
+}
+
+// nudge looks at the line again.
+func (b *budget) nudge() {
+	b.mu.Lock()
+	b.grantLocked()
+	b.mu.Unlock()
 }
 
 // end lets the next one go over the limit.
@@ -87,6 +92,11 @@ func (b *budget) end() {
 }
 
 func (b *budget) grantLocked() {
+	if i := slices.IndexFunc(b.mu.line, (*claim).inherits); i >= 0 {
+		c := b.mu.line[i]
+		c.holds.over, c.over = false, true
+		b.grantAtLocked(i)
+	}
 	for len(b.mu.line) > 0 {
 		c := b.mu.line[0]
 		switch {
@@ -96,25 +106,30 @@ func (b *budget) grantLocked() {
 		default:
 			return
 		}
-		b.used.Add(c.bytes)
-		b.mu.line[0] = nil
-		b.mu.line = b.mu.line[1:]
-		b.waiting.Add(-1)
-		close(c.granted)
+		b.grantAtLocked(0)
 	}
+}
+
+// inherits tells whether the claim's reader holds the right to be over the limit, and nothing else in that buffer.
+func (c *claim) inherits() bool { return c.holds != nil && c.holds.over && c.holds.alone() }
+
+func (b *budget) grantAtLocked(i int) {
+	c := b.mu.line[i]
+	b.mu.line = slices.Delete(b.mu.line, i, i+1)
+	b.waiting.Add(-1)
+	b.used.Add(c.bytes)
+	close(c.granted)
 }
 
 // abandon leaves the line, or gives back what was granted at the last moment.
 func (b *budget) abandon(c *claim) {
 	b.mu.Lock()
-	for i, other := range b.mu.line {
-		if other == c {
-			b.mu.line = append(b.mu.line[:i], b.mu.line[i+1:]...)
-			b.waiting.Add(-1)
-			b.grantLocked()
-			b.mu.Unlock()
-			return
-		}
+	if i := slices.Index(b.mu.line, c); i >= 0 {
+		b.mu.line = slices.Delete(b.mu.line, i, i+1)
+		b.waiting.Add(-1)
+		b.grantLocked()
+		b.mu.Unlock()
+		return
 	}
 	b.mu.Unlock()
 	if c.over {

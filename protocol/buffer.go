@@ -35,7 +35,7 @@ type buffer struct {
 	bytes    []byte
 	refs     atomic.Int32
 	reserved int64        // of the budget
-	over     bool         // beyond its limit
+	over     bool         // beyond its limit; changed by the reader or, while that waits, under the budget's mutex
 	small    *atomic.Bool // the connection's allowance, which this buffer is
 }
 
@@ -60,32 +60,13 @@ func (p *buffers) try(n int) *buffer {
 	return p.make(n, false)
 }
 
-// wait returns a buffer of n bytes or more, once the budget allows it.
-func (p *buffers) wait(ctx context.Context, n int) (*buffer, error) {
-	over, err := p.budget.wait(ctx, int64(size(n)))
+// wait returns a buffer of n bytes or more, once the budget allows it. old is what the reader holds until then, or nil.
+func (p *buffers) wait(ctx context.Context, n int, old *buffer) (*buffer, error) {
+	over, err := p.budget.wait(ctx, int64(size(n)), old)
 	if err != nil {
 		return nil, err
 	}
 	return p.make(n, over), nil
-}
-
-// grow returns a buffer of n bytes or more that takes the place of old, with its first used bytes. The reader's
-// reference to old goes over to it.
-func (p *buffers) grow(ctx context.Context, old *buffer, used, n int) (*buffer, error) {
-	var b *buffer
-	if old.over {
-		p.budget.exceed(int64(size(n)))
-		old.over = false
-		b = p.make(n, true)
-	} else {
-		var err error
-		if b, err = p.wait(ctx, n); err != nil {
-			return nil, err
-		}
-	}
-	copy(b.bytes, old.bytes[:used])
-	old.release()
-	return b, nil
 }
 
 // allowance returns the small buffer that a connection may have outside the budget, nil while it is in use.
@@ -118,13 +99,16 @@ func (b *buffer) retain() { b.refs.Add(1) }
 func (b *buffer) alone() bool { return b.refs.Load() == 1 }
 
 func (b *buffer) release() {
+	p, reserved, over, small := b.owner, b.reserved, b.over, b.small
 	switch n := b.refs.Add(-1); {
+	case n == 1 && over:
+		p.budget.nudge() // its reader may be waiting for this
+		return
 	case n > 0:
 		return
 	case n < 0:
 		panic("protocol: frame released twice")
 	}
-	p, reserved, over, small := b.owner, b.reserved, b.over, b.small
 	b.reserved, b.over, b.small = 0, false, nil
 	if p.poison {
 		for i := range b.bytes {

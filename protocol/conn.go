@@ -101,11 +101,12 @@ func (c *conn) serve() error {
 }
 
 // idle is called before the reader waits: what is ready leaves now.
-func (c *conn) idle(r reading, got int) {
+func (c *conn) idle(r reading, got int) error {
 	if err := c.replies.flush(); err != nil {
-		c.end(err)
+		return err
 	}
 	c.pulse.wait(c.srv.now(), r, got)
+	return nil
 }
 
 // waitForRoom waits while too many requests are in flight.
@@ -182,7 +183,9 @@ func (c *conn) served(call *Call) error {
 
 // takeTurn waits until no other request with a big body is at work.
 func (c *conn) takeTurn(call *Call) error {
-	c.idle(readingNothing, 0)
+	if err := c.idle(readingNothing, 0); err != nil {
+		return err
+	}
 	select {
 	case c.srv.bigBodies <- struct{}{}:
 		call.hasTurn = true
@@ -194,11 +197,10 @@ func (c *conn) takeTurn(call *Call) error {
 
 // finish, fail and later are what a Call hands in.
 func (c *conn) finish(call *Call, p *Parts) { c.replies.finish(call, p) }
+func (c *conn) later(f func())              { c.replies.later(f) }
 func (c *conn) fail(call *Call, reason error) {
-	c.replies.finish(call, nil)
 	c.replies.fail(fmt.Errorf("%s v%d: %w", call.api.name, call.version, reason))
 }
-func (c *conn) later(f func()) { c.replies.later(f) }
 
 // end closes the connection, once. What is parked learns it from the context.
 func (c *conn) end(reason error) {

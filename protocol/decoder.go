@@ -192,7 +192,7 @@ func (d *decoder) name(flexible bool, names *interner) string {
 	return names.intern(b)
 }
 
-// array reads the length of an array whose elements have at least elementBytes. A null one is empty.
+// array reads the length of an array whose elements have at least elementBytes. None of the arrays may be null.
 func (d *decoder) array(flexible bool, elementBytes int) int {
 	n := 0
 	if flexible {
@@ -200,13 +200,13 @@ func (d *decoder) array(flexible bool, elementBytes int) int {
 	} else {
 		n = int(d.int32())
 	}
-	if n < -1 || n > maxEntries || n*elementBytes > len(d.b) {
+	if n < 0 || n > maxEntries || n*elementBytes > len(d.b) {
 		d.fail()
 	}
 	if d.bad {
 		return 0
 	}
-	return max(n, 0)
+	return n
 }
 
 // tags calls f with each tagged field (KIP-482).

@@ -28,8 +28,8 @@ type frames struct {
 	raw      syscall.RawConn // nil: not a TCP connection, read without looking ahead
 	buffers  *buffers
 	maxBytes int
-	idle     func(reading, int) // called before the socket is waited for
-	busy     func()             // called after
+	idle     func(reading, int) error // called before the socket, or memory, is waited for; must not close the socket
+	busy     func()                   // called after the socket was
 
 	buf   *buffer // nil between requests
 	r, w  int     // the bytes that are there
@@ -58,12 +58,6 @@ func (f *frames) open(nc net.Conn) {
 		f.raw, _ = tcp.SyscallConn()
 	}
 	f.attempt.fn = f.tryRead
-}
-
-// ready tells whether the next request is there to be taken without reading.
-func (f *frames) ready() bool {
-	have := f.w - f.r
-	return have >= 4 && have-4 >= int(int32(binary.BigEndian.Uint32(f.buf.bytes[f.r:])))
 }
 
 // next returns the next frame. io.EOF: the peer ended the connection between two.
@@ -103,13 +97,9 @@ func (f *frames) nextLarge(total int) (frame, error) {
 	f.drop()
 	for got < total {
 		if got == len(b.bytes) {
-			f.idle(readingNothing, 0)
-			grown, err := f.buffers.grow(f.ctx, b, got, f.target(total, got))
-			if err != nil {
-				b.release()
+			if b, err = f.grow(b, got, total); err != nil {
 				return frame{}, err
 			}
-			b = grown
 		}
 		n, err := f.read(b.bytes[got:min(total, len(b.bytes))], got)
 		if err != nil {
@@ -119,6 +109,21 @@ func (f *frames) nextLarge(total int) (frame, error) {
 		got += n
 	}
 	return frame{b, b.bytes[4:total:total]}, nil
+}
+
+// grow makes room in a large frame's buffer; on an error it is gone.
+func (f *frames) grow(b *buffer, got, total int) (*buffer, error) {
+	err := f.idle(readingNothing, 0)
+	if err == nil {
+		var grown *buffer
+		if grown, err = f.buffers.wait(f.ctx, f.target(total, got), b); err == nil {
+			copy(grown.bytes, b.bytes[:got])
+			b.release()
+			return grown, nil
+		}
+	}
+	b.release()
+	return nil, err
 }
 
 // target is how large a buffer to take for a frame of which got bytes are there.
@@ -188,8 +193,10 @@ func (f *frames) makeRoom(n int) error {
 
 // await waits for a buffer; ready answers do not wait with it.
 func (f *frames) await(n int) (*buffer, error) {
-	f.idle(readingNothing, 0)
-	return f.buffers.wait(f.ctx, n)
+	if err := f.idle(readingNothing, 0); err != nil {
+		return nil, err
+	}
+	return f.buffers.wait(f.ctx, n, f.buf)
 }
 
 // take returns a buffer for n bytes or more without waiting: a chunk, or the allowance, or nil.
@@ -236,7 +243,9 @@ func (f *frames) read(dst []byte, got int) (int, error) {
 
 // readPlain reads from what is not a TCP socket and cannot be asked whether it would wait.
 func (f *frames) readPlain() (int, error) {
-	f.idle(f.waitsFor(), f.attempt.got)
+	if err := f.idle(f.waitsFor(), f.attempt.got); err != nil {
+		return 0, err
+	}
 	defer f.busy()
 	dst := f.space()
 	if dst == nil {
@@ -259,7 +268,9 @@ func (f *frames) tryRead(fd uintptr) bool {
 		case err == syscall.EINTR:
 			continue
 		case err == syscall.EAGAIN:
-			f.beforeWait()
+			if a.err = f.beforeWait(); a.err != nil {
+				return true
+			}
 			return false
 		case err != nil:
 			a.err = err
@@ -273,15 +284,16 @@ func (f *frames) tryRead(fd uintptr) bool {
 }
 
 // beforeWait gives back what a silent peer must not hold, and lets the ready answers go.
-func (f *frames) beforeWait() {
+func (f *frames) beforeWait() error {
 	a := &f.attempt
 	if a.dst == nil {
 		f.shrink()
 	}
-	if !a.waited {
-		a.waited = true
-		f.idle(f.waitsFor(), a.got)
+	if a.waited {
+		return nil
 	}
+	a.waited = true
+	return f.idle(f.waitsFor(), a.got)
 }
 
 func (f *frames) waitsFor() reading {

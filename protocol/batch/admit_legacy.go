@@ -104,12 +104,12 @@ func admitPlain(set []byte, magic int8, r *Rules) (Admitted, error) {
 		if err := r.fits(e); err != nil {
 			return Admitted{}, err
 		}
-		if int8(e[posMagic]) != magic {
-			return Admitted{}, invalidf("message set has entries of magic %d and %d", magic, e[posMagic])
-		}
-		m, err := entry(e).parse()
+		m, err := parsePlain(e)
 		if err != nil {
 			return Admitted{}, err
+		}
+		if m.magic != magic {
+			return Admitted{}, invalidf("message set has entries of magic %d and %d", magic, m.magic)
 		}
 		if m.codec != None {
 			return Admitted{}, invalidf("compressed message is not alone in its message set")
@@ -118,6 +118,13 @@ func admitPlain(set []byte, magic int8, r *Rules) (Admitted, error) {
 			return Admitted{}, err
 		}
 	}
+}
+
+func parsePlain(e []byte) (legacyRecord, error) {
+	if e[posMagic] == magicV2 {
+		return legacyRecord{}, invalidf("record batch follows messages of an older format")
+	}
+	return entry(e).parse()
 }
 
 // admitWrapper rewrites the messages inside a compressed one.
@@ -160,12 +167,12 @@ func admitWrapper(wrapper *legacyRecord, r *Rules) (Admitted, error) {
 // inner reads message number index of a wrapper. Magic 1 has offsets 0, 1, 2 ... there (KIP-31); clients of magic 0 sent
 // any.
 func inner(e entry, wrapper *legacyRecord, index int64) (legacyRecord, error) {
-	if int8(e[posMagic]) != wrapper.magic {
-		return legacyRecord{}, invalidf("message of magic %d lies in a compressed one of magic %d", e[posMagic], wrapper.magic)
-	}
-	m, err := e.parse()
+	m, err := parsePlain(e)
 	if err != nil {
 		return m, err
+	}
+	if m.magic != wrapper.magic {
+		return m, invalidf("message of magic %d lies in a compressed one of magic %d", m.magic, wrapper.magic)
 	}
 	if m.codec != None {
 		return m, invalidf("compressed message lies in a compressed message")

@@ -89,7 +89,7 @@ func (d *downConverter) plain(b Batch) error {
 		}
 		m := d.message(rec)
 		m.logAppend = b.LogAppendTime()
-		if len(d.dst)+overhead+minMessageV1+len(rec.Key)+len(rec.Value) > d.room() {
+		if len(d.dst)+overhead+leastMessage(d.magic)+len(rec.Key)+len(rec.Value) > d.room() {
 			return errFull
 		}
 		d.dst = appendEntry(d.dst, &m, rec.Offset)
@@ -108,9 +108,9 @@ func (d *downConverter) wrapper(b Batch) error {
 	}
 	w := legacyRecord{magic: d.magic, codec: b.Codec(), logAppend: b.LogAppendTime()}
 	head := len(appendLegacyField(appendLegacyField(beginEntry(d.scratch[:0], &w, 0), nil), []byte{}))
-	start := len(d.dst)
+	start, room := len(d.dst), d.room()
 	d.dst = append(d.dst, make([]byte, head)...)
-	pack := newPacker(w.codec, 0, d.dst, d.room(), d.magic == 0)
+	pack := newPacker(w.codec, 0, d.dst, room, d.magic == 0)
 	last, maxTimestamp, err := d.packMessages(pack)
 	if err == nil {
 		d.dst, err = pack.finish()

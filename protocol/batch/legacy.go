@@ -36,11 +36,7 @@ type legacyRecord struct {
 // parse checks size and CRC (*CorruptError) and cuts the entry into fields (*InvalidError).
 func (e entry) parse() (legacyRecord, error) {
 	r := legacyRecord{magic: int8(e[posMagic]), timestamp: noTimestamp}
-	least := minMessage
-	if r.magic == 1 {
-		least = minMessageV1
-	}
-	if len(e)-overhead < least {
+	if len(e)-overhead < leastMessage(r.magic) {
 		return r, &CorruptError{Reason: "message is smaller than its format allows"}
 	}
 	if crc32.ChecksumIEEE(e[legacyCRCStart:]) != binary.BigEndian.Uint32(e[legacyCRC:]) {
@@ -61,6 +57,14 @@ func (e entry) parse() (legacyRecord, error) {
 		return r, invalidf("message value does not end with the message")
 	}
 	return r, nil
+}
+
+// leastMessage is the size in bytes of a message without key and value.
+func leastMessage(magic int8) int {
+	if magic == 1 {
+		return minMessageV1
+	}
+	return minMessage
 }
 
 // legacyField cuts a field with its four bytes of length off p; nil when it is null.
