@@ -192,3 +192,22 @@ var codes = map[int16]code{
 	100: {exitNotFound, "the topic was deleted, and perhaps made anew under the same name"},
 	117: {exitUsage, ""},
 }
+
+// answered is an error code with the broker's own words, which say more than the code's general sentence.
+type answered struct {
+	code    *kerr.Error
+	message string
+}
+
+func (a *answered) Error() string { return a.code.Message + ": " + a.message }
+func (a *answered) Unwrap() error { return a.code }
+
+// kafkaError is the error of a response's code and message, nil for code 0.
+func kafkaError(code int16, message *string) error {
+	err := kerr.ErrorForCode(code)
+	var k *kerr.Error
+	if err == nil || message == nil || *message == "" || !errors.As(err, &k) {
+		return err
+	}
+	return &answered{k, *message}
+}

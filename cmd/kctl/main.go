@@ -31,6 +31,9 @@ func runMain() int {
 // the conventions walk this list.
 func commands(s *session) []*cli.Command {
 	return []*cli.Command{
+		topicCommand(s),
+		configCommand(s),
+		explainCommand(s),
 		versionCommand(s),
 	}
 }

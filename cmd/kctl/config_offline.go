@@ -1,0 +1,198 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/karstlog/karst/config"
+	"github.com/urfave/cli/v2"
+)
+
+func optionColumns() []column[config.Option] {
+	return []column[config.Option]{
+		{key: "name", doc: "name of the setting", value: func(o config.Option) any { return o.Name }},
+		{key: "scope", doc: "topic, broker or group", value: func(o config.Option) any { return o.Scope.String() }},
+		{key: "type", doc: "kind of value", value: func(o config.Option) any { return strings.ToLower(o.Type.String()) }},
+		{key: "default", doc: "value when nobody sets it; null when there is none", value: func(o config.Option) any {
+			if o.Null {
+				return nil
+			}
+			return o.Default
+		}},
+		{key: "valid", doc: "what is accepted", wide: true, value: func(o config.Option) any { return o.Valid }},
+		{key: "update", doc: "where it can be changed: read-only, per-broker, cluster-wide, per-resource", wide: true, value: func(o config.Option) any { return o.Update.String() }},
+		{key: "treatment", doc: "honoured; later (kept, and in effect once its part is served); no effect (kept and shown only)", value: func(o config.Option) any { return o.Treatment.String() }},
+		{key: "reason", doc: "why it is later or without effect", head: "-", value: func(o config.Option) any { return o.Reason }},
+		{key: "doc", doc: "what it does", head: "-", value: func(o config.Option) any { return o.Doc }},
+	}
+}
+
+func configExplainCommand(s *session) *cli.Command {
+	return &cli.Command{
+		Name:      "explain",
+		Usage:     "explain settings, offline",
+		ArgsUsage: "[KEY...]",
+		Description: describe("Without a key it lists every setting that this build knows.",
+			"kctl config explain retention.ms",
+			"kctl config explain -o wide",
+			"kctl config explain -o jsonl"),
+		Flags:  outputFlags(),
+		Action: s.configExplain,
+	}
+}
+
+func (s *session) configExplain(c *cli.Context) error {
+	p, err := newPrinter(s, c)
+	if err != nil {
+		return err
+	}
+	if p.format == "schema" {
+		return printSchema(p, optionColumns())
+	}
+	all := slices.Concat(config.TopicOptions(), config.GroupOptions(), config.BrokerOptions())
+	if c.Args().Len() == 0 {
+		return printRows(p, optionColumns(), all)
+	}
+	var found []config.Option
+	for _, name := range c.Args().Slice() {
+		before := len(found)
+		for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeGroup, config.ScopeBroker} {
+			if o, ok := config.Lookup(scope, name); ok {
+				found = append(found, o)
+			}
+		}
+		if len(found) == before {
+			return &failure{status: exitNotFound, text: "unknown setting " + name + suggestion(name)}
+		}
+	}
+	if p.format != "table" && p.format != "wide" {
+		return printRows(p, optionColumns(), found)
+	}
+	for i, o := range found {
+		if i > 0 {
+			fmt.Fprintln(s.out)
+		}
+		explainOption(s, o)
+	}
+	return nil
+}
+
+func suggestion(name string) string {
+	for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeBroker, config.ScopeGroup} {
+		if near := config.Suggest(scope, name); near != "" {
+			return "; did you mean " + near + "?"
+		}
+	}
+	return ""
+}
+
+func explainOption(s *session, o config.Option) {
+	fmt.Fprintf(s.out, "%s (%s, %s)\n", o.Name, o.Scope, strings.ToLower(o.Type.String()))
+	if o.Doc != "" {
+		fmt.Fprintf(s.out, "  %s\n", o.Doc)
+	}
+	value := o.Default
+	switch {
+	case o.Null:
+		value = "none"
+	case value == "":
+		value = "empty"
+	}
+	fmt.Fprintf(s.out, "  default   %s\n", value)
+	if o.Valid != "" {
+		fmt.Fprintf(s.out, "  accepts   %s\n", o.Valid)
+	}
+	fmt.Fprintf(s.out, "  change    %s\n", o.Update)
+	if o.Treatment != config.Honour {
+		fmt.Fprintf(s.out, "  here      %s: %s\n", o.Treatment, o.Reason)
+	}
+	if len(o.Synonyms) > 0 {
+		fmt.Fprintf(s.out, "  also      %s\n", strings.Join(o.Synonyms, ", "))
+	}
+}
+
+// finding is a line of a properties file and what this build makes of it.
+type finding struct {
+	property
+	verdict string // ok, later, no effect, unknown, invalid
+	note    string
+}
+
+func configValidateCommand(s *session) *cli.Command {
+	cols := []column[finding]{
+		{key: "line", right: true, doc: "where it stands in the file", value: func(f finding) any { return f.line }},
+		{key: "key", doc: "the setting", value: func(f finding) any { return f.key }},
+		{key: "verdict", doc: "ok; later (in effect once its part is served); no effect (accepted); unknown; invalid", value: func(f finding) any { return f.verdict }},
+		{key: "note", doc: "why", value: func(f finding) any { return f.note }},
+	}
+	return &cli.Command{
+		Name:      "validate",
+		Usage:     "check a server.properties file, offline",
+		ArgsUsage: "FILE | -",
+		Description: describe("Says of every key whether it is honoured, has no effect here and why, or is unknown. Exit status 2 when a value is invalid, with --strict also for unknown keys.",
+			"kctl config validate server.properties",
+			"kctl config validate --strict -o json server.properties"),
+		Flags: flagSet([]cli.Flag{
+			&cli.BoolFlag{Name: "strict", Usage: "an unknown key is an error too"},
+		}, outputFlags()),
+		Action: listing(s, cols, s.configValidate),
+	}
+}
+
+func (s *session) configValidate(c *cli.Context) ([]finding, error) {
+	if err := needArgs(c, 1, 1, "file"); err != nil {
+		return nil, err
+	}
+	b, err := readFile(c.Args().First(), s)
+	if err != nil {
+		return nil, err
+	}
+	lines, err := parseProperties(b)
+	if err != nil {
+		return nil, usage("%s: %s", c.Args().First(), err)
+	}
+	out := []finding{}
+	bad := 0
+	for _, l := range lines {
+		f := judgeProperty(l)
+		if f.verdict == "invalid" || f.verdict == "unknown" && c.Bool("strict") {
+			bad++
+		}
+		out = append(out, f)
+	}
+	if bad > 0 {
+		return out, &failure{status: exitUsage, text: fmt.Sprintf("%s: %d of %d settings are wrong", c.Args().First(), bad, len(lines)), advice: "`kctl config explain KEY` says what a setting accepts"}
+	}
+	return out, nil
+}
+
+func judgeProperty(l property) finding {
+	f := finding{property: l, verdict: "ok"}
+	o, known := config.Lookup(config.ScopeBroker, l.key)
+	if !known {
+		f.verdict = "unknown"
+		if near := config.Suggest(config.ScopeBroker, l.key); near != "" {
+			f.note = "did you mean " + near + "?"
+		}
+		return f
+	}
+	switch o.Treatment {
+	case config.Later:
+		f.verdict, f.note = "later", o.Reason
+	case config.Ignore, config.Hidden:
+		f.verdict, f.note = "no effect", o.Reason
+	}
+	if o.Treatment == config.Hidden {
+		return f
+	}
+	if err := o.Check(l.value); err != nil {
+		f.verdict, f.note = "invalid", err.Error()
+		var v *config.ValueError
+		if errors.As(err, &v) && v.Reason != "" {
+			f.note = v.Reason
+		}
+	}
+	return f
+}
