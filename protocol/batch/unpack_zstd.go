@@ -2,7 +2,6 @@ package batch
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -98,9 +97,10 @@ func (u *zstdUnpacker) begin() ([]byte, error) {
 		return u.beginStream()
 	}
 	out, err := u.unpackWhole(size)
-	if !errors.Is(err, zstd.ErrDecoderSizeExceeded) {
+	if err == nil || err == io.EOF {
 		return out, err
 	}
+	// It did not fit, or it is damaged: the decoder does not always tell which. The second try does.
 	if window <= zstdWindow {
 		return u.beginStream()
 	}
