@@ -89,7 +89,7 @@ func (q *Quorum) openDisk() error {
 	if info, err := os.Stat(q.log.path); known && (err != nil || info.Size() == 0) {
 		return &DamageError{Path: q.log.path, Err: errors.New("the file is gone, but " + serverIDName + " is there")}
 	}
-	store, err := openBolt(q.log.path)
+	store, err := openBolt(q.log.path, compactBytes)
 	if err != nil {
 		return err
 	}
@@ -170,14 +170,14 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// openBolt opens the log's file, after writing it anew when it is mostly free.
-func openBolt(path string) (*raftboltdb.BoltStore, error) {
+// openBolt opens the log's file, after writing it anew when it has at least large bytes and is mostly free.
+func openBolt(path string, large int64) (*raftboltdb.BoltStore, error) {
 	store, err := openBoltStore(path)
 	if err != nil {
 		return nil, err
 	}
 	info, err := os.Stat(path)
-	if err != nil || info.Size() < compactBytes {
+	if err != nil || info.Size() < large {
 		return store, err
 	}
 	free := int64(store.Stats().FreePageN) * int64(os.Getpagesize())
