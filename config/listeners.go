@@ -66,7 +66,7 @@ func joinHostPort(host string, port int32) string {
 func (p *brokerParser) listeners(b *Broker) {
 	protocols := p.protocolMap()
 	controllers := p.controllerNames()
-	advertised := p.addresses("advertised.listeners", nil)
+	advertised := p.addresses("advertised.listeners", controllers)
 	b.Listeners = p.addresses("listeners", controllers)
 	if !p.isSet("listeners") && len(advertised) > 0 {
 		b.Listeners = everywhere(advertised) // as the images of Kafka do

@@ -8,7 +8,7 @@ import (
 )
 
 // Print writes the settings in force in the form of a properties file, each with where it came from; with all also those
-// at their default. Secrets are masked.
+// at their default, as comments. Secrets are masked.
 func (l *Loaded) Print(w io.Writer, all bool) error {
 	layers := config.Layers{Static: l.Static}
 	for _, v := range layers.DescribeBroker() {
@@ -16,17 +16,17 @@ func (l *Loaded) Print(w io.Writer, all bool) error {
 		if !set && !all {
 			continue
 		}
-		value, source := v.Value, "default"
-		if set {
-			source = l.Sources[v.Option.Name]
-		}
+		value, before := escapeValue(v.Value), "#"
 		switch {
-		case v.Option.Sensitive && set:
-			value = "[hidden]"
+		case set:
+			before = "# " + l.Sources[v.Option.Name] + "\n"
+			if v.Option.Sensitive {
+				value = "[hidden]"
+			}
 		case v.Null:
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "# %s\n%s=%s\n", source, v.Option.Name, escapeValue(value)); err != nil {
+		if _, err := fmt.Fprintf(w, "%s%s=%s\n", before, v.Option.Name, value); err != nil {
 			return err
 		}
 	}
