@@ -14,7 +14,7 @@ const (
 	// 3 MiB.
 	maxBodyBytes = 4 << 20
 	// bigBodyBytes is the size from which bodies are decoded one at a time: arrays of two-byte elements become slices of
-	// structs, some 40 times as large.
+	// structs and maps of tags, at worst some 100 times as large.
 	bigBodyBytes = 64 << 10
 	// maxEntries is how many topics, and how many partitions, a Produce or Fetch request may name.
 	maxEntries = 1 << 17
