@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math"
 	"sort"
+	"sync"
 	"sync/atomic"
 )
 
@@ -18,6 +19,7 @@ import (
 const (
 	offsetEntrySize = 8
 	timeEntrySize   = 12
+	maxRel          = math.MaxInt32
 )
 
 type offsetEntry struct{ rel, pos int32 }
@@ -80,19 +82,35 @@ type memIndex struct {
 	times   appendOnly[timeEntry]
 	aborted appendOnly[abortedEntry]
 
-	// For the writer alone.
-	sinceEntry int   // log bytes since the last offset entry
-	maxTime    int64 // largest timestamp of the segment, -1 when it is empty
-	maxTimeRel int32 // last offset of the first batch that has it, relative
+	max struct { // held for a moment only, so readers may take it
+		sync.Mutex
+		entry timeEntry // largest timestamp, -1 for none, and the last offset of the first batch that has it
+	}
+
+	sinceEntry int            // log bytes since the last offset entry; for the writer alone
+	written    writtenEntries // guarded by segment.mu
 }
 
-func newMemIndex() *memIndex { return &memIndex{maxTime: -1} }
+func newMemIndex() *memIndex {
+	x := &memIndex{}
+	x.max.entry.timestamp = -1
+	return x
+}
+
+// maxTime is the largest timestamp, -1 for none, and the last offset of the first batch that has it.
+func (x *memIndex) maxTime() timeEntry {
+	x.max.Lock()
+	defer x.max.Unlock()
+	return x.max.entry
+}
 
 // note extends the index by a batch that stands at pos. Kafka: LogSegment.append.
 func (x *memIndex) note(rel int32, pos int64, size int, maxTime int64, interval int) {
-	if maxTime > x.maxTime {
-		x.maxTime, x.maxTimeRel = maxTime, rel
+	x.max.Lock()
+	if maxTime > x.max.entry.timestamp {
+		x.max.entry = timeEntry{maxTime, rel}
 	}
+	x.max.Unlock()
 	if x.sinceEntry > interval {
 		x.offsets.add(offsetEntry{rel: rel, pos: int32(pos)})
 		x.noteTime()
@@ -103,11 +121,11 @@ func (x *memIndex) note(rel int32, pos int64, size int, maxTime int64, interval 
 
 // noteTime adds the segment's largest timestamp when it has grown since the last entry.
 func (x *memIndex) noteTime() {
-	ts := x.times.view()
-	if x.maxTime < 0 || len(ts) > 0 && ts[len(ts)-1].timestamp >= x.maxTime {
+	ts, e := x.times.view(), x.maxTime()
+	if e.timestamp < 0 || len(ts) > 0 && ts[len(ts)-1].timestamp >= e.timestamp {
 		return
 	}
-	x.times.add(timeEntry{timestamp: x.maxTime, rel: x.maxTimeRel})
+	x.times.add(e)
 }
 
 // full tells whether another entry would exceed segment.index.bytes.
@@ -211,4 +229,21 @@ func allZero(p []byte) bool {
 		}
 	}
 	return true
+}
+
+// searchMappedOffsets and searchMappedTimes search an index file's bytes as searchOffsets and searchTimes do.
+func searchMappedOffsets(p []byte, n int, rel int64) (offsetEntry, bool) {
+	i := sort.Search(n, func(i int) bool { return int64(offsetAt(p, i).rel) > rel })
+	if i == 0 {
+		return offsetEntry{}, false
+	}
+	return offsetAt(p, i-1), true
+}
+
+func searchMappedTimes(p []byte, n int, timestamp int64) (timeEntry, bool) {
+	i := sort.Search(n, func(i int) bool { return timeAt(p, i).timestamp >= timestamp })
+	if i == 0 {
+		return timeEntry{}, false
+	}
+	return timeAt(p, i-1), true
 }

@@ -172,6 +172,9 @@ func (r *resource[T]) adopt(v T) {
 	r.state.Store(1)
 }
 
+// retired tells whether retire was called.
+func (r *resource[T]) retired() bool { return r.state.Load()&retiredBit != 0 }
+
 func (r *resource[T]) release() {
 	if r.state.Add(-1) == retiredBit {
 		_ = r.v.Close() // only read from since it was retired
@@ -202,7 +205,11 @@ func (r *resource[T]) retire() (idle bool) {
 }
 
 func (r *resource[T]) cold(dirtyToo bool) bool {
-	if r.state.Load() != 1 || r.touched.Swap(false) {
+	n := r.state.Load()
+	if n&retiredBit != 0 {
+		return true // was put back after it was retired
+	}
+	if n != 1 || r.touched.Swap(false) {
 		return false
 	}
 	return dirtyToo || r.dirty == nil || !r.dirty()

@@ -58,22 +58,17 @@ func (p *producer) remember(s sequenced) {
 	p.n++
 }
 
-// openTxn is a transaction without its marker.
-type openTxn struct{ first, producerID int64 }
-
-// doneTxn is a transaction whose marker may not have reached all replicas: it still holds back the stable offset.
-type doneTxn struct{ first, marker int64 }
-
 // producers is the producer state of one log: what Append checks a batch against, and what transactions are open.
 // It changes only by what is in the log, so that every replica has the same, and it is guarded by the append lock.
 type producers struct {
 	byID map[int64]*producer
-	open []openTxn // by first offset
-	done []doneTxn // by marker
-	max  int       // most ids kept
+	txns *txnList
+	max  int // most ids kept
 }
 
-func newProducers(maxIDs int) *producers { return &producers{byID: map[int64]*producer{}, max: maxIDs} }
+func newProducers(maxIDs int) *producers {
+	return &producers{byID: map[int64]*producer{}, txns: newTxnList(), max: maxIDs}
+}
 
 // check decides whether the log takes b. For a retry of one of the last five batches it returns that batch.
 //
@@ -138,7 +133,7 @@ func (ps *producers) apply(b batch.Batch, nowMs int64) {
 	p.timestamp, p.touched = b.MaxTimestamp(), nowMs
 	if b.Transactional() && p.txnFirst < 0 {
 		p.txnFirst = b.BaseOffset()
-		ps.open = append(ps.open, openTxn{p.txnFirst, id})
+		ps.txns.begin(openTxn{p.txnFirst, id})
 	}
 }
 
@@ -192,46 +187,8 @@ func (ps *producers) applyMarker(m marker, nowMs int64) (first int64) {
 	if first < 0 {
 		return -1
 	}
-	ps.open = slices.DeleteFunc(ps.open, func(o openTxn) bool { return o.producerID == m.producerID })
-	ps.done = append(ps.done, doneTxn{first, m.offset})
+	ps.txns.end(m.producerID, doneTxn{first, m.offset})
 	return first
-}
-
-// replicated drops transactions whose marker lies below the high watermark. It tells whether there were any.
-func (ps *producers) replicated(highWatermark int64) bool {
-	n := 0
-	for n < len(ps.done) && ps.done[n].marker < highWatermark {
-		n++
-	}
-	ps.done = slices.Delete(ps.done, 0, n)
-	return n > 0
-}
-
-// firstUndecided is the first offset whose fate is open, because its transaction is or because its marker may yet be
-// lost; -1 when there is none. Kafka: ProducerStateManager.firstUnstableOffset.
-func (ps *producers) firstUndecided() int64 {
-	first := int64(math.MaxInt64)
-	if len(ps.open) > 0 {
-		first = ps.open[0].first
-	}
-	for _, d := range ps.done {
-		first = min(first, d.first)
-	}
-	if first == math.MaxInt64 {
-		return -1
-	}
-	return first
-}
-
-// stableAfter is the stable offset as an aborted transaction's index entry names it: the first offset of another open
-// transaction, or one past the marker (ProducerStateManager.lastStableOffset).
-func (ps *producers) stableAfter(m marker) int64 {
-	for _, o := range ps.open {
-		if o.producerID != m.producerID {
-			return o.first
-		}
-	}
-	return m.offset + 1
 }
 
 // expire forgets producers that did not write for age, unless they have a transaction open. Only time does this:
@@ -276,11 +233,9 @@ func (ps *producers) sorted() []*producer {
 
 // reopen fills the list of open transactions from the producers, after they were read from a snapshot.
 func (ps *producers) reopen() {
-	ps.open = ps.open[:0]
-	for _, p := range ps.byID {
+	for _, p := range ps.sorted() {
 		if p.txnFirst >= 0 {
-			ps.open = append(ps.open, openTxn{p.txnFirst, p.id})
+			ps.txns.begin(openTxn{p.txnFirst, p.id})
 		}
 	}
-	slices.SortFunc(ps.open, func(a, b openTxn) int { return cmp.Compare(a.first, b.first) })
 }

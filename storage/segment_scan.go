@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	lookupChunk  = 4 << 10   // read ahead when a single batch is looked for
+	headerChunk  = 256       // read ahead when a single header is wanted
+	lookupChunk  = 4 << 10   // when a batch is looked for
 	recoverChunk = 256 << 10 // and when a whole segment is walked
 	maxBatchSize = 1<<31 - 1 // positions are int32
 )

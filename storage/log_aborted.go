@@ -1,0 +1,127 @@
+package storage
+
+import (
+	"path/filepath"
+	"slices"
+)
+
+// abortedIn returns the entries of a segment's transaction index.
+func (l *Log) abortedIn(segs []*segment, i int) ([]abortedEntry, error) {
+	s := segs[i]
+	if x := s.mem.Load(); x != nil && i == len(segs)-1 {
+		return x.aborted.view(), nil
+	}
+	entries, whole, err := s.readAborted()
+	if err != nil || whole || s.file.retired() {
+		return entries, err
+	}
+	l.o.Logger.Warn("damaged transaction index is made anew", "file", s.stem+suffixTxn)
+	return l.remakeAborted(segs, i)
+}
+
+// readAborted reads the transaction index of a closed segment that has one.
+func (s *segment) readAborted() (entries []abortedEntry, whole bool, err error) {
+	p, err := readWhole(s.env.fs, s.stem+suffixTxn)
+	if err != nil {
+		return nil, false, err
+	}
+	entries, whole = decodeAborted(p)
+	return entries, whole && len(entries) > 0, nil
+}
+
+// remakeAborted makes the transaction index of a closed segment anew from the log.
+func (l *Log) remakeAborted(segs []*segment, i int) ([]abortedEntry, error) {
+	s := segs[i]
+	names, err := l.names()
+	if err != nil {
+		return nil, err
+	}
+	var entries []abortedEntry
+	_, err = l.replay(segs[:i+1], snapshotsIn(names), s.base, noLimit, func(at int, e abortedEntry) {
+		if at == i {
+			entries = append(entries, e)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return entries, s.storeAborted(entries)
+}
+
+// storeAborted makes the transaction index hold exactly these entries.
+func (s *segment) storeAborted(entries []abortedEntry) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed, err := s.ensureFile(suffixTxn, encodeAborted(nil, entries))
+	if err == nil && changed {
+		err = syncFile(s.env.fs, s.stem+suffixTxn)
+	}
+	s.hasAborted.Store(len(entries) > 0)
+	return err
+}
+
+func (l *Log) names() ([]string, error) {
+	entries, err := l.o.FS.ReadDir(l.o.Dir)
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
+	}
+	return names, err
+}
+
+// abortedFrom is from which offset on the transaction indexes of an opened log are made anew: the point from which the
+// log was read, or the base of a segment there whose index is damaged.
+func (l *Log) abortedFrom(o *opened) (int64, error) {
+	from := min(o.fromPoint, o.tail.next)
+	first := segmentOf(o.segs, from)
+	for _, s := range o.segs[first:] {
+		if !s.hasAborted.Load() {
+			continue
+		}
+		_, whole, err := s.readAborted()
+		if err != nil {
+			return 0, err
+		}
+		if !whole {
+			from = min(from, s.base)
+		}
+	}
+	return from, nil
+}
+
+// mendAborted puts what was derived from the log in place of what the transaction indexes have from that offset on.
+func (l *Log) mendAborted(o *opened, from int64, derived map[int][]abortedEntry) error {
+	for i := segmentOf(o.segs, from); i < len(o.segs); i++ {
+		s := o.segs[i]
+		var entries []abortedEntry
+		if s.hasAborted.Load() {
+			stored, _, err := s.readAborted()
+			if err != nil {
+				return err
+			}
+			entries = slices.DeleteFunc(stored, func(e abortedEntry) bool { return e.last >= from })
+		}
+		entries = append(entries, derived[i]...)
+		if s.hasAborted.Load() || len(entries) > 0 {
+			if err := s.storeAborted(entries); err != nil {
+				return err
+			}
+		}
+		if x := s.mem.Load(); x != nil {
+			x.aborted.set(entries)
+		}
+	}
+	return nil
+}
+
+// snapshotFiles lists the names of the snapshots that belong to offsets in [from, to).
+func (l *Log) snapshotFiles(from, to int64) ([]string, error) {
+	names, err := l.names()
+	var files []string
+	for _, at := range snapshotsIn(names) {
+		if at >= from && at < to {
+			files = append(files, filepath.Base(l.snapshotPath(at)))
+		}
+	}
+	return files, err
+}

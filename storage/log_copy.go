@@ -1,0 +1,97 @@
+package storage
+
+import (
+	"time"
+
+	"github.com/karstlog/karst/protocol/batch"
+)
+
+// Copy appends, as a follower, batches that the leader sent: offsets and epochs are theirs. They must continue the log;
+// gaps are taken, since compaction leaves them on the leader. A batch that p cuts off at its end is ignored. What was
+// appended before an error stays: end is the log's end in any case.
+//
+// Errors: *batch.CorruptError when a batch is damaged, *ContinuityError when one does not continue the log (a late or
+// repeated answer), *StaleEpochError when its epoch is older than the log's last, *FullError, *OfflineError, and failed
+// writes as in Append.
+func (l *Log) Copy(p []byte) (end int64, err error) {
+	if err := l.ready(); err != nil {
+		return l.end.Load(), err
+	}
+	now := l.o.Wall()
+	l.mu.Lock()
+	batches, err := l.splitLocked(p)
+	for err == nil && len(batches) > 0 {
+		var n int
+		n, err = l.copyRunLocked(p, batches, now)
+		for _, b := range batches[:n] {
+			p = p[len(b):]
+		}
+		batches = batches[n:]
+	}
+	l.mu.Unlock()
+	a, err := l.afterAppend(Appended{}, err)
+	if err == nil {
+		a.End = l.end.Load()
+	}
+	return a.End, err
+}
+
+// splitLocked checks every batch before the first one is written.
+func (l *Log) splitLocked(p []byte) ([]batch.Batch, error) {
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	var all []batch.Batch
+	next, epoch := l.end.Load(), l.epochs.Load().last
+	for {
+		b, rest, err := batch.Next(p)
+		if err == batch.ErrShort {
+			return all, nil
+		}
+		if err == nil {
+			err = b.Check()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if b.BaseOffset() < next || b.LastOffsetDelta() < 0 || b.NextOffset() < 0 {
+			return nil, &ContinuityError{End: next, Got: b.BaseOffset()}
+		}
+		if e := b.LeaderEpoch(); e >= 0 && e < epoch {
+			return nil, &StaleEpochError{Epoch: e, Newest: epoch}
+		}
+		next, epoch, p = b.NextOffset(), max(epoch, b.LeaderEpoch()), rest
+		all = append(all, b)
+	}
+}
+
+// copyRunLocked writes as many batches as fit into one segment with one system call, and tells how many.
+func (l *Log) copyRunLocked(p []byte, batches []batch.Batch, now time.Time) (n int, err error) {
+	if err := l.makeRoomLocked(batches[0], batches[0].BaseOffset(), now); err != nil {
+		return 0, err
+	}
+	s, size := l.active(), 0
+	for n < len(batches) {
+		b := batches[n]
+		if n > 0 && (b.Control() || batches[n-1].Control() || !l.fits(s, size, b, b.LastOffset(), now)) {
+			break
+		}
+		size += len(b)
+		n++
+	}
+	if m, ok := parseMarker(batches[0]); ok {
+		err = l.writeMarkerLocked(p[:size], m, now)
+	} else {
+		err = l.writeLocked(p[:size], now)
+	}
+	if err != nil {
+		return 0, err
+	}
+	for _, b := range batches[:n] {
+		if !b.Control() {
+			l.mu.producers.apply(b, now.UnixMilli())
+		}
+		l.publishLocked(b)
+	}
+	return n, nil
+}

@@ -1,0 +1,149 @@
+package storage
+
+import (
+	"errors"
+	"time"
+
+	"github.com/karstlog/karst/internal/mutant"
+)
+
+// Sync makes everything durable that was appended before the call, and then moves the recovery point there. Appends go
+// on meanwhile. The first sync that fails takes the directory offline and is never repeated: the system may have marked
+// the pages clean that it could not write, and a second sync would say that all is well.
+func (l *Log) Sync() error {
+	if l.segments.Load() == nil { // not used since it was closed cleanly
+		return l.check()
+	}
+	l.syncing.Lock()
+	moved, err := l.syncLocked()
+	l.syncing.Unlock()
+	if err != nil {
+		l.report()
+		return err
+	}
+	if moved && l.o.OnSynced != nil {
+		l.o.OnSynced(l, l.synced.Load())
+	}
+	return nil
+}
+
+// syncLocked holds syncing, but not the append lock while it waits for the disk.
+func (l *Log) syncLocked() (moved bool, err error) {
+	if err := l.check(); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	end, segs := l.end.Load(), *l.segments.Load()
+	since := l.unsyncedSince.Swap(0)
+	l.mu.Unlock()
+	if end == l.synced.Load() && since == 0 {
+		return false, nil
+	}
+	l.syncingSince.Store(since)
+	defer l.syncingSince.Store(0)
+	if err := l.syncSegments(segs); err != nil && !mutant.On(2) {
+		return false, l.fail(err)
+	}
+	if err := l.writeEpochs(); err != nil && !mutant.On(2) {
+		return false, l.fail(err)
+	}
+	l.synced.Store(end)
+	return true, nil
+}
+
+// syncSegments makes the segments from the recovery point on durable, the oldest first.
+func (l *Log) syncSegments(segs []*segment) error {
+	if mutant.On(2) {
+		return nil
+	}
+	for _, s := range segs[segmentOf(segs, l.synced.Load()):] {
+		if err := s.flushIndex(); err != nil { // a cache: it stays in memory, and is completed after a crash
+			l.o.Logger.Warn("index not written", "segment", s.stem, "err", err)
+		}
+		if err := errors.Join(s.sync(), s.syncIndex()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close makes everything durable and puts down what the next Open needs, so that it need not read the log: the producer
+// snapshot, the indexes, the epochs. Only after a Close without an error is Ends worth keeping. Everything is refused
+// from then on.
+func (l *Log) Close() error {
+	if l.closed.Swap(true) {
+		return nil
+	}
+	defer l.report()
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	l.loading.Lock()
+	defer l.loading.Unlock()
+	if l.segments.Load() == nil || l.failed.Load() != nil {
+		err := l.check()
+		l.abandonLocked()
+		return err
+	}
+	l.mu.Lock() // waits for an append that is under way; later ones are refused
+	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	l.mu.Unlock()
+	err := l.closeFiles()
+	if err == nil {
+		l.synced.Store(l.end.Load())
+	}
+	err = errors.Join(err, l.unlinkDoomed(time.Time{}))
+	l.abandonLocked()
+	return err
+}
+
+var errClosed = errors.New("log is closed")
+
+func (l *Log) closeFiles() error {
+	segs := *l.segments.Load()
+	active := segs[len(segs)-1]
+	if l.config.Load().Preallocate {
+		if err := l.trim(active); err != nil {
+			return err
+		}
+		active.unsynced.Store(true)
+	}
+	for _, s := range segs[segmentOf(segs, l.synced.Load()):] {
+		if err := errors.Join(s.flushIndex(), s.sync(), s.syncIndex()); err != nil {
+			return err
+		}
+	}
+	end := l.end.Load()
+	if err := writeAtomic(l.o.FS, l.snapshotPath(end), encodeSnapshot(l.mu.producers)); err != nil {
+		return err
+	}
+	if err := active.syncActiveIndex(); err != nil {
+		return err
+	}
+	return l.writeEpochs()
+}
+
+// syncActiveIndex makes the index files of the active segment durable.
+func (s *segment) syncActiveIndex() error {
+	if s.mem.Load() == nil {
+		return nil
+	}
+	return errors.Join(syncFile(s.env.fs, s.stem+suffixIndex), syncFile(s.env.fs, s.stem+suffixTime), s.env.fs.SyncDir(s.env.dir))
+}
+
+// Abandon gives the log up without writing anything: its directory failed, or it is being deleted. Reads that are under
+// way end by themselves.
+func (l *Log) Abandon() {
+	l.closed.Store(true)
+	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	l.abandonLocked()
+}
+
+func (l *Log) abandonLocked() {
+	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	if segs := l.segments.Load(); segs != nil {
+		for _, s := range *segs {
+			s.retire()
+		}
+	}
+	l.hints.forget()
+}

@@ -1,0 +1,244 @@
+package storage
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+
+	"github.com/karstlog/karst/internal/vfs"
+)
+
+// Truncate cuts the log to end at offset to, or at the start of the batch that holds it. Epochs, producer state, indexes
+// and snapshots go with it, even when no batch does: an epoch that begins at the end is removed too (KAFKA-10706). It is
+// for followers; the high watermark moves down if it lay above. A cut below the log start drops everything.
+//
+// It is durable when Truncate returns. A reader that holds a Slice goes on reading what was there.
+func (l *Log) Truncate(to int64) error {
+	if to < 0 {
+		return &OffsetRangeError{Offset: to, Start: l.Start(), End: l.End()}
+	}
+	if err := l.ready(); err != nil {
+		return err
+	}
+	if to < l.Start() {
+		return l.TruncateAll(to)
+	}
+	return l.cut(to, func() error { return l.truncateLocked(to) })
+}
+
+// TruncateAll drops everything and begins anew at newStart, which may lie anywhere: a follower whose leader's log begins
+// behind its own end does this (KAFKA-9491).
+func (l *Log) TruncateAll(newStart int64) error {
+	if newStart < 0 {
+		return &OffsetRangeError{Offset: newStart, Start: l.Start(), End: l.End()}
+	}
+	if err := l.ready(); err != nil {
+		return err
+	}
+	return l.cut(newStart, func() error { return l.truncateAllLocked(newStart) })
+}
+
+// cut runs f with both locks, after the recovery point on record was moved down.
+func (l *Log) cut(to int64, f func() error) error {
+	defer l.report()
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	if l.o.BeforeCut != nil && to < l.synced.Load() {
+		if err := l.o.BeforeCut(l, to); err != nil {
+			return err
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.check(); err != nil {
+		return err
+	}
+	if err := f(); err != nil { // half a cut: what is in memory and what is on disk may differ
+		return l.fail(err)
+	}
+	return nil
+}
+
+func (l *Log) truncateLocked(to int64) error {
+	if to >= l.end.Load() {
+		return l.cutEpochsLocked(to)
+	}
+	segs := *l.segments.Load()
+	i := segmentOf(segs, to)
+	b, found, err := segs[i].find(to, segs[i].size.Load())
+	if err != nil {
+		return err
+	}
+	end, size := to, segs[i].size.Load()
+	if found {
+		end, size = min(to, b.base), b.pos
+	}
+	l.lowerEnds(end)
+	for n := len(segs) - 1; n > i; n-- { // the last one first, so that a crash in between leaves no gap
+		segs[n].retire()
+		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, segs[n].base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
+			return err
+		}
+	}
+	s, err := l.cutSegment(segs[i], size, end)
+	if err != nil {
+		return err
+	}
+	return l.resumeLocked(append(slices.Clone(segs[:i]), s), end)
+}
+
+// lowerEnds hides what is about to be cut.
+func (l *Log) lowerEnds(end int64) {
+	l.setEnd(end)
+	l.hw.Store(min(l.hw.Load(), end))
+	l.synced.Store(min(l.synced.Load(), end))
+	l.start.Store(min(l.start.Load(), end))
+	l.hints.forget()
+}
+
+// cutSegment puts a shorter segment in the place of s. Its file is cut, unless somebody reads from it: then it is
+// replaced by a copy, and the readers keep the old one.
+func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
+	n := newSegment(&l.env, s.base)
+	n.size.Store(size)
+	n.created, n.firstTime = s.created, s.firstTime
+	n.hasAborted.Store(s.hasAborted.Load())
+	if size == 0 {
+		n.firstTime = -1
+	}
+	idle := s.retire()
+	f, err := l.o.FS.OpenFile(n.stem+suffixLog, os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if idle {
+		err = errors.Join(f.Truncate(size), f.Sync())
+	} else {
+		err = l.copyStart(f, n.stem+suffixLog, size)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	return n, l.cutIndex(n, size, end)
+}
+
+// copyStart replaces the file at path by its own first size bytes.
+func (l *Log) copyStart(from vfs.File, path string, size int64) error {
+	to, err := l.o.FS.OpenFile(path+suffixTmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, recoverChunk)
+	for pos := int64(0); pos < size && err == nil; {
+		p := buf[:min(int64(len(buf)), size-pos)]
+		var k int
+		if k, err = from.ReadAt(p, pos); k == len(p) || err == io.EOF && k > 0 {
+			_, err = to.WriteAt(p[:k], pos)
+		}
+		pos += int64(k)
+	}
+	if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
+		return err
+	}
+	if err := l.o.FS.Rename(path+suffixTmp, path); err != nil {
+		return err
+	}
+	return l.o.FS.SyncDir(l.o.Dir)
+}
+
+// cutIndex loads the index of a cut segment as that of an active one, and makes its files match.
+func (l *Log) cutIndex(s *segment, size, end int64) error {
+	f, err := s.file.acquire()
+	if err != nil {
+		return err
+	}
+	defer s.file.release()
+	x, pos, err := s.readIndex(f, size, end)
+	if err != nil {
+		return err
+	}
+	if _, err := s.extend(x, f, pos, s.base, size); err != nil {
+		return err
+	}
+	if s.hasAborted.Load() {
+		entries, _, err := s.readAborted()
+		if err != nil {
+			return err
+		}
+		entries = slices.DeleteFunc(entries, func(e abortedEntry) bool { return e.last >= end })
+		if err := s.storeAborted(entries); err != nil {
+			return err
+		}
+		x.aborted.set(entries)
+	}
+	s.mem.Store(x)
+	if err := s.flushIndex(); err != nil { // stale entries would be believed after a clean stop
+		return err
+	}
+	return nil
+}
+
+// resumeLocked makes segs the log's segments after a cut, and the rest of the log's state fit to them.
+func (l *Log) resumeLocked(segs []*segment, end int64) error {
+	names, err := l.names()
+	if err != nil {
+		return err
+	}
+	snapshots := l.dropSnapshots(snapshotsIn(names), end)
+	ps, err := l.replay(segs, snapshots, end, end, nil)
+	if err != nil {
+		return err
+	}
+	ps.txns.replicated(l.hw.Load())
+	l.mu.producers = ps
+	l.txns.Store(ps.txns)
+	size := int64(0)
+	for _, s := range segs {
+		size += s.size.Load()
+	}
+	l.size.Store(size)
+	l.segments.Store(&segs)
+	return l.cutEpochsLocked(end)
+}
+
+func (l *Log) cutEpochsLocked(end int64) error {
+	e := l.epochs.Load().cutEnd(end)
+	l.epochs.Store(e)
+	l.mu.epochsDirty = false
+	return WriteEpochFile(l.o.FS, l.epochPath(), e.starts)
+}
+
+func (l *Log) truncateAllLocked(newStart int64) error {
+	old := *l.segments.Load()
+	l.lowerEnds(min(newStart, l.end.Load()))
+	for n := len(old) - 1; n >= 0; n-- {
+		old[n].retire()
+		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, old[n].base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
+			return err
+		}
+	}
+	s, err := createSegment(&l.env, newStart)
+	if err != nil {
+		return err
+	}
+	s.created = l.o.Wall().UnixMilli()
+	names, err := l.names()
+	if err != nil {
+		return err
+	}
+	l.dropSnapshots(snapshotsIn(names), -1)
+	l.mu.producers = newProducers(l.config.Load().MaxProducers)
+	l.txns.Store(l.mu.producers.txns)
+	segs := []*segment{s}
+	l.segments.Store(&segs)
+	l.size.Store(0)
+	l.start.Store(newStart)
+	l.setEnd(newStart)
+	l.hw.Store(newStart)
+	l.synced.Store(newStart)
+	return l.cutEpochsLocked(0)
+}
