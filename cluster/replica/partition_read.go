@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
 )
 
@@ -58,8 +59,7 @@ func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 		return res, nil
 	}
 	var err error
-	res.Slice, err = p.log.Read(storage.ReadOptions{From: q.From, Before: before, MaxBytes: q.MaxBytes, WholeFirst: q.WholeFirst})
-	if err != nil {
+	if res.Slice, err = p.slice(q, before); err != nil {
 		return ReadResult{}, p.readFailed(err)
 	}
 	if q.Committed && res.Slice.Len() > 0 {
@@ -67,6 +67,44 @@ func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 	}
 	return res, nil
 }
+
+// slice reads below before. A first batch that does not fit gives nothing rather than a part of it (KIP-74); what follows
+// may be cut anywhere.
+func (p *Partition) slice(q ReadRequest, before int64) (storage.Slice, error) {
+	if q.MaxBytes <= 0 && !q.WholeFirst {
+		return storage.Slice{}, nil
+	}
+	o := storage.ReadOptions{From: q.From, Before: before, MaxBytes: q.MaxBytes, WholeFirst: q.WholeFirst}
+	s, err := p.log.Read(o)
+	if err != nil || q.WholeFirst || s.Len() < q.MaxBytes {
+		return s, err
+	}
+	fits, err := p.firstFits(o)
+	if err != nil || !fits {
+		s.Release()
+	}
+	return s, err
+}
+
+// firstFits looks at the length of the first batch.
+func (p *Partition) firstFits(o storage.ReadOptions) (bool, error) {
+	limit := o.MaxBytes
+	o.MaxBytes = min(limit, peekBytes)
+	s, err := p.log.Read(o)
+	if err != nil {
+		return false, err
+	}
+	defer s.Release()
+	head, err := s.Append(make([]byte, 0, peekBytes))
+	if err != nil {
+		return false, err
+	}
+	size, ok := batch.PeekSize(head)
+	return ok && size <= limit, nil
+}
+
+// peekBytes is how much of a batch tells its length.
+const peekBytes = 12
 
 // diverging compares the epoch of the client's last record with this log's history. It overrides "out of range".
 func (p *Partition) diverging(q ReadRequest) (*storage.EpochEnd, error) {
@@ -219,4 +257,15 @@ func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) 
 		}
 	}
 	return p.log.Start(), nil
+}
+
+// Parked is how many fetches wait on the partition.
+func (p *Partition) Parked() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for s := p.mu.parked.head; s != nil; s = s.next {
+		n++
+	}
+	return n
 }

@@ -46,7 +46,6 @@ type Set struct {
 
 	byName *index[string]
 	byID   *index[uuid.UUID]
-	byLog  sync.Map // *storage.Log to *Partition
 
 	coming  atomic.Pointer[metadata.Image] // being applied; knows topics whose logs are not open yet
 	applied atomic.Pointer[metadata.Image]
@@ -169,8 +168,11 @@ func (s *Set) SetStraysAside() error {
 // Synced tells the set that a log was synced: waits with karst.durability=fsync may end. It is to be called by
 // storage.DirsOptions.OnSynced.
 func (s *Set) Synced(l *storage.Log) {
-	if p, ok := s.byLog.Load(l); ok {
-		p.(*Partition).synced()
+	tp := l.TopicPartition()
+	if t, ok := s.byName.get(tp.Topic); ok {
+		if p := t.partition(tp.Partition); p != nil && p.log == l {
+			p.synced()
+		}
 	}
 }
 

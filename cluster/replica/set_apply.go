@@ -89,9 +89,6 @@ func (s *Set) open(ctx context.Context, im *metadata.Image, requests []storage.O
 		p := newPartition(partitionOptions{
 			topic: t, index: tp.Partition, self: s.self, log: log, openErr: err, requestSync: s.dirs.RequestSync,
 		})
-		if log != nil {
-			s.byLog.Store(log, p)
-		}
 		p.Become(m.Partitions[tp.Partition])
 		t.set(tp.Partition, p)
 	})
@@ -113,9 +110,6 @@ func (s *Set) remove(t *metadata.Topic) {
 			continue
 		}
 		p.fail(&metadata.UnknownTopicIDError{ID: t.ID})
-		if p.log != nil {
-			s.byLog.Delete(p.log)
-		}
 		tp := storage.TopicPartition{Topic: t.Name, Partition: int32(i)}
 		if err := s.dirs.Delete(tp); err != nil {
 			s.logger.Error("cannot delete partition", "topic", tp.Topic, "partition", tp.Partition, "err", err)
