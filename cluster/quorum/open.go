@@ -194,6 +194,11 @@ func openBolt(path string, large int64) (*raftboltdb.BoltStore, error) {
 }
 
 func openBoltStore(path string) (store *raftboltdb.BoltStore, err error) {
+	if err := checkBolt(path); errors.As(err, new(*LockedError)) {
+		return nil, err
+	} else if err != nil {
+		return nil, &DamageError{Path: path, Err: err}
+	}
 	err = guard(func() (err error) {
 		store, err = raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltOptions()})
 		return err
