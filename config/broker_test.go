@@ -19,12 +19,16 @@ func TestParseBrokerDefaults(t *testing.T) {
 		Listeners: []Listener{local}, Advertised: []Listener{local},
 		HTTPAddr: "127.0.0.1:9644", Console: true,
 		Data: "./karst-data", LogDirs: []string{"./karst-data/log"},
-		Network: Network{MaxRequestBytes: 100 << 20, QueuedMaxRequestBytes: -1, MaxConnections: 1<<31 - 1,
-			MaxConnectionsPerIP: 1<<31 - 1, IdleTimeout: 10 * time.Minute},
+		Network: Network{
+			MaxRequestBytes: 100 << 20, QueuedMaxRequestBytes: -1, MaxConnections: 1<<31 - 1,
+			MaxConnectionsPerIP: 1<<31 - 1, IdleTimeout: 10 * time.Minute,
+		},
 		Topics: Topics{AutoCreate: true, NumPartitions: 1, DeleteEnable: true, MaxDescribePartitions: 2000},
-		Storage: Storage{RetentionCheckInterval: 5 * time.Minute, FlushInterval: time.Second,
+		Storage: Storage{
+			RetentionCheckInterval: 5 * time.Minute, FlushInterval: time.Second,
 			RecoveryPointInterval: time.Minute, HighWatermarkInterval: 5 * time.Second, RecoveryThreads: 2,
-			ProducerExpiry: 24 * time.Hour, DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5}},
+			ProducerExpiry: 24 * time.Hour, DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5},
+		},
 		Fetch:   Fetch{MaxBytes: 57671680, SessionSlots: 1000},
 		Process: Process{LogLevel: "info", LogFormat: "auto"},
 	}
@@ -46,21 +50,33 @@ func TestParseBrokerListeners(t *testing.T) {
 		{name: "every interface", listeners: "PLAINTEXT://:9092", want: "PLAINTEXT://:9092 | PLAINTEXT://:9092"},
 		{name: "any port", listeners: "127.0.0.1:0", want: "PLAINTEXT://127.0.0.1:0 | PLAINTEXT://127.0.0.1:0"},
 		{name: "IPv6", listeners: "PLAINTEXT://[::1]:9092", want: "PLAINTEXT://[::1]:9092 | PLAINTEXT://[::1]:9092"},
-		{name: "two names", listeners: "INTERNAL://:19092,EXTERNAL://:9092", protocol: "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
+		{
+			name: "two names", listeners: "INTERNAL://:19092,EXTERNAL://:9092", protocol: "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
 			advertised: "EXTERNAL://localhost:9092,INTERNAL://k1:19092",
-			want:       "INTERNAL://:19092,EXTERNAL://:9092 | INTERNAL://k1:19092,EXTERNAL://localhost:9092"},
-		{name: "only advertised, as in a compose file", advertised: "PLAINTEXT://localhost:9092,INTERNAL://kafka:19092",
-			want: "PLAINTEXT://:9092,INTERNAL://:19092 | PLAINTEXT://localhost:9092,INTERNAL://kafka:19092", warns: true},
-		{name: "KRaft's controller", listeners: "PLAINTEXT://:9092,CONTROLLER://:9093", more: "controller.listener.names=CONTROLLER",
-			protocol: "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", want: "PLAINTEXT://:9092 | PLAINTEXT://:9092"},
+			want:       "INTERNAL://:19092,EXTERNAL://:9092 | INTERNAL://k1:19092,EXTERNAL://localhost:9092",
+		},
+		{
+			name: "only advertised, as in a compose file", advertised: "PLAINTEXT://localhost:9092,INTERNAL://kafka:19092",
+			want: "PLAINTEXT://:9092,INTERNAL://:19092 | PLAINTEXT://localhost:9092,INTERNAL://kafka:19092", warns: true,
+		},
+		{
+			name: "KRaft's controller", listeners: "PLAINTEXT://:9092,CONTROLLER://:9093", more: "controller.listener.names=CONTROLLER",
+			protocol: "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT", want: "PLAINTEXT://:9092 | PLAINTEXT://:9092",
+		},
 		{name: "lower case", listeners: "plaintext://k:1", want: "PLAINTEXT://k:1 | PLAINTEXT://k:1"},
 		{name: "SSL", listeners: "SSL://:9093", want: "!listeners: SSL asks for SSL, which this build does not serve yet"},
-		{name: "SASL by map", listeners: "CLIENT://:9093", protocol: "CLIENT:SASL_PLAINTEXT",
-			want: "!listeners: CLIENT asks for SASL_PLAINTEXT, which this build does not serve yet"},
-		{name: "not in the map", listeners: "CLIENT://:9093", protocol: "OTHER:PLAINTEXT",
-			want: "!listener.security.protocol.map says nothing of the listener CLIENT"},
-		{name: "a name that hints at safety", listeners: "MY_SSL://:9093",
-			want: "!listener.security.protocol.map says nothing of the listener MY_SSL"},
+		{
+			name: "SASL by map", listeners: "CLIENT://:9093", protocol: "CLIENT:SASL_PLAINTEXT",
+			want: "!listeners: CLIENT asks for SASL_PLAINTEXT, which this build does not serve yet",
+		},
+		{
+			name: "not in the map", listeners: "CLIENT://:9093", protocol: "OTHER:PLAINTEXT",
+			want: "!listener.security.protocol.map says nothing of the listener CLIENT",
+		},
+		{
+			name: "a name that hints at safety", listeners: "MY_SSL://:9093",
+			want: "!listener.security.protocol.map says nothing of the listener MY_SSL",
+		},
 		{name: "bad protocol", listeners: "A://:1", protocol: "A:TLS", want: "!Invalid value A:TLS for configuration listener.security.protocol.map"},
 		{name: "same name", listeners: "A://:1,A://:2", protocol: "A:PLAINTEXT", want: "!listeners: each listener needs a name of its own"},
 		{name: "same port", listeners: "A://:1,B://:1", protocol: "A:PLAINTEXT,B:PLAINTEXT", want: "!listeners: two listeners want :1"},
@@ -74,8 +90,10 @@ func TestParseBrokerListeners(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			static := map[string]string{}
-			for name, value := range map[string]string{"listeners": c.listeners, "advertised.listeners": c.advertised,
-				"listener.security.protocol.map": c.protocol} {
+			for name, value := range map[string]string{
+				"listeners": c.listeners, "advertised.listeners": c.advertised,
+				"listener.security.protocol.map": c.protocol,
+			} {
 				if value != "" {
 					static[name] = value
 				}

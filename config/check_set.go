@@ -134,12 +134,16 @@ func CheckBrokerName(name string, wholeCluster bool) error {
 	case o.Update == ReadOnly || o.Treatment == Hidden:
 		return &ReadOnlyError{Name: name, Reason: "Cannot update these configs dynamically"}
 	case o.Update == PerBroker && wholeCluster:
-		return &ReadOnlyError{Name: name,
-			Reason: "Cannot update these configs at default cluster level, broker id must be specified"}
+		return &ReadOnlyError{
+			Name:   name,
+			Reason: "Cannot update these configs at default cluster level, broker id must be specified",
+		}
 	case !ofListener && (strings.HasPrefix(name, "ssl.keystore.") || strings.HasPrefix(name, "ssl.truststore.") ||
 		name == "ssl.key.password"):
-		return &ReadOnlyError{Name: name,
-			Reason: "These security configs can be changed only for a listener, with its prefix listener.name.<listener>."}
+		return &ReadOnlyError{
+			Name:   name,
+			Reason: "These security configs can be changed only for a listener, with its prefix listener.name.<listener>.",
+		}
 	}
 	return nil
 }

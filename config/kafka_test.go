@@ -31,8 +31,10 @@ func readDescribed(t *testing.T, file string) map[string]described {
 		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
 		source, _ := strconv.Atoi(f[2])
 		kind, _ := strconv.Atoi(f[5])
-		d := described{Name: f[0], Value: f[1], Source: Source(source), ReadOnly: f[3] == "true",
-			Sensitive: f[4] == "true", Type: Type(kind), Synonyms: f[6]}
+		d := described{
+			Name: f[0], Value: f[1], Source: Source(source), ReadOnly: f[3] == "true",
+			Sensitive: f[4] == "true", Type: Type(kind), Synonyms: f[6],
+		}
 		if d.Null = d.Value == `\N`; d.Null {
 			d.Value = ""
 		}
@@ -51,8 +53,10 @@ func describedBy(v Value) described {
 		syn = append(syn, strconv.Itoa(int(s.Source))+":"+s.Name+"="+value)
 	}
 	o := v.Option
-	return described{Name: o.Name, Value: v.Value, Null: v.Null, Source: v.Source, Sensitive: o.Sensitive, Type: o.Type,
-		ReadOnly: o.Scope == ScopeBroker && o.Update == ReadOnly, Synonyms: strings.Join(syn, " ")}
+	return described{
+		Name: o.Name, Value: v.Value, Null: v.Null, Source: v.Source, Sensitive: o.Sensitive, Type: o.Type,
+		ReadOnly: o.Scope == ScopeBroker && o.Update == ReadOnly, Synonyms: strings.Join(syn, " "),
+	}
 }
 
 // static finds what Kafka's file said, in the synonyms with source 4.
@@ -115,8 +119,10 @@ func TestDescribeConfigsAnswersAsKafkaDoes(t *testing.T) {
 	t.Run("topic", func(t *testing.T) {
 		compareResource(t, "kafka-topic.tsv", l.DescribeTopic(), "retention.ms")
 		v, _ := l.TopicValue("retention.ms") // Kafka says "default" and no synonyms
-		want := described{Name: "retention.ms", Value: "86400000", Source: SourceStatic, Type: TypeLong,
-			Synonyms: "4:log.retention.hours=24 5:log.retention.hours=168"}
+		want := described{
+			Name: "retention.ms", Value: "86400000", Source: SourceStatic, Type: TypeLong,
+			Synonyms: "4:log.retention.hours=24 5:log.retention.hours=168",
+		}
 		if d := cmp.Diff(want, describedBy(v)); d != "" {
 			t.Error(d)
 		}

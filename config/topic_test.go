@@ -45,41 +45,83 @@ func TestParseTopic(t *testing.T) {
 			c.Replication.UncleanElection = true
 			c.Replication.FollowerThrottled = []string{"0:1", "1:2"}
 		}},
-		{"empty cleanup policy", Layers{Topic: map[string]string{"cleanup.policy": ""}},
-			func(c *TopicConfig) { c.Retention.Delete = false }},
-		{"hours of a file", Layers{Static: map[string]string{"log.retention.hours": "24", "log.roll.hours": "2", "log.roll.jitter.hours": "1"}},
+		{
+			"empty cleanup policy",
+			Layers{Topic: map[string]string{"cleanup.policy": ""}},
+			func(c *TopicConfig) { c.Retention.Delete = false },
+		},
+		{
+			"hours of a file",
+			Layers{Static: map[string]string{"log.retention.hours": "24", "log.roll.hours": "2", "log.roll.jitter.hours": "1"}},
 			func(c *TopicConfig) {
 				c.Retention.Age, c.Segment.Age, c.Segment.Jitter = 24*time.Hour, 2*time.Hour, time.Hour
-			}},
-		{"minutes before hours", Layers{Static: map[string]string{"log.retention.hours": "24", "log.retention.minutes": "5"}},
-			func(c *TopicConfig) { c.Retention.Age = 5 * time.Minute }},
-		{"ms before minutes", Layers{Static: map[string]string{"log.retention.ms": "7", "log.retention.minutes": "5"}},
-			func(c *TopicConfig) { c.Retention.Age = 7 * time.Millisecond }},
-		{"no limit in hours", Layers{Static: map[string]string{"log.retention.hours": "-1"}},
-			func(c *TopicConfig) { c.Retention.Age = -1 }},
-		{"more hours than a Duration holds", Layers{Static: map[string]string{"log.retention.hours": "2147483647"}},
-			func(c *TopicConfig) { c.Retention.Age = math.MaxInt64 }},
+			},
+		},
+		{
+			"minutes before hours",
+			Layers{Static: map[string]string{"log.retention.hours": "24", "log.retention.minutes": "5"}},
+			func(c *TopicConfig) { c.Retention.Age = 5 * time.Minute },
+		},
+		{
+			"ms before minutes",
+			Layers{Static: map[string]string{"log.retention.ms": "7", "log.retention.minutes": "5"}},
+			func(c *TopicConfig) { c.Retention.Age = 7 * time.Millisecond },
+		},
+		{
+			"no limit in hours",
+			Layers{Static: map[string]string{"log.retention.hours": "-1"}},
+			func(c *TopicConfig) { c.Retention.Age = -1 },
+		},
+		{
+			"more hours than a Duration holds",
+			Layers{Static: map[string]string{"log.retention.hours": "2147483647"}},
+			func(c *TopicConfig) { c.Retention.Age = math.MaxInt64 },
+		},
 		{"dynamic before static", Layers{
 			Static:         map[string]string{"log.retention.ms": "1", "message.max.bytes": "1"},
 			ClusterDefault: map[string]string{"log.retention.ms": "2", "message.max.bytes": "2"},
 			Broker:         map[string]string{"log.retention.ms": "3"},
 		}, func(c *TopicConfig) { c.Retention.Age, c.Records.MaxBatchBytes = 3*time.Millisecond, 2 }},
-		{"units", Layers{Topic: map[string]string{"retention.ms": "2h", "segment.bytes": "2MiB"}},
-			func(c *TopicConfig) { c.Retention.Age, c.Segment.Bytes = 2*time.Hour, 2<<20 }},
-		{"the broker's bound on unsynced records", Layers{Static: map[string]string{"karst.flush.interval.ms": "250"}},
-			func(c *TopicConfig) { c.Flush.Interval = 250 * time.Millisecond }},
-		{"no bound", Layers{Static: map[string]string{"karst.flush.interval.ms": "0"}},
-			func(c *TopicConfig) { c.Flush.Interval = 0 }},
-		{"flush.ms before the broker's bound", Layers{Topic: map[string]string{"flush.ms": "9000"}},
-			func(c *TopicConfig) { c.Flush.Interval = 9 * time.Second }},
-		{"flush.ms of the file before it", Layers{Static: map[string]string{"log.flush.interval.ms": "8000"}},
-			func(c *TopicConfig) { c.Flush.Interval = 8 * time.Second }},
-		{"flush.ms set to never", Layers{Topic: map[string]string{"flush.ms": "9223372036854775807"}},
-			func(c *TopicConfig) { c.Flush.Interval = 0 }},
-		{"flush.ms at once", Layers{Topic: map[string]string{"flush.ms": "0"}},
-			func(c *TopicConfig) { c.Flush.Interval = time.Millisecond }},
-		{"durability by default", Layers{ClusterDefault: map[string]string{"karst.durability": "fsync"}},
-			func(c *TopicConfig) { c.Flush.Fsync = true }},
+		{
+			"units",
+			Layers{Topic: map[string]string{"retention.ms": "2h", "segment.bytes": "2MiB"}},
+			func(c *TopicConfig) { c.Retention.Age, c.Segment.Bytes = 2*time.Hour, 2<<20 },
+		},
+		{
+			"the broker's bound on unsynced records",
+			Layers{Static: map[string]string{"karst.flush.interval.ms": "250"}},
+			func(c *TopicConfig) { c.Flush.Interval = 250 * time.Millisecond },
+		},
+		{
+			"no bound",
+			Layers{Static: map[string]string{"karst.flush.interval.ms": "0"}},
+			func(c *TopicConfig) { c.Flush.Interval = 0 },
+		},
+		{
+			"flush.ms before the broker's bound",
+			Layers{Topic: map[string]string{"flush.ms": "9000"}},
+			func(c *TopicConfig) { c.Flush.Interval = 9 * time.Second },
+		},
+		{
+			"flush.ms of the file before it",
+			Layers{Static: map[string]string{"log.flush.interval.ms": "8000"}},
+			func(c *TopicConfig) { c.Flush.Interval = 8 * time.Second },
+		},
+		{
+			"flush.ms set to never",
+			Layers{Topic: map[string]string{"flush.ms": "9223372036854775807"}},
+			func(c *TopicConfig) { c.Flush.Interval = 0 },
+		},
+		{
+			"flush.ms at once",
+			Layers{Topic: map[string]string{"flush.ms": "0"}},
+			func(c *TopicConfig) { c.Flush.Interval = time.Millisecond },
+		},
+		{
+			"durability by default",
+			Layers{ClusterDefault: map[string]string{"karst.durability": "fsync"}},
+			func(c *TopicConfig) { c.Flush.Fsync = true },
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := defaultTopic()

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/internal/uuid"
 )
 
 // LoadOptions is where the settings come from, strongest first.
@@ -280,6 +281,34 @@ func (l *Loaded) parseBroker() error {
 	for _, w := range warnings {
 		l.Warnings = append(l.Warnings, Warning(w))
 	}
+	if err != nil {
+		return err
+	}
 	l.Broker = b
-	return err
+	return l.checkClusterID()
+}
+
+// checkClusterID refuses a cluster id that is none. Kafka takes any text, so one that was meant for Kafka's images is
+// left out with a warning instead.
+func (l *Loaded) checkClusterID() error {
+	const option = "karst.cluster.id"
+	given := l.Broker.ClusterID
+	if given == "" {
+		return nil
+	}
+	id, err := uuid.Parse(strings.TrimSuffix(given, "=="))
+	switch {
+	case err == nil:
+		l.Broker.ClusterID = id.String()
+		return nil
+	case strings.HasPrefix(l.Sources[option], "KARST_") || !strings.Contains(l.Sources[option], "CLUSTER_ID"):
+		l.Broker = nil
+		return &config.ValueError{Name: option, Value: given, Reason: "Expected 22 characters, a UUID in base64url"}
+	}
+	l.Broker.ClusterID = ""
+	l.Warnings = append(l.Warnings, Warning{
+		Names: []string{l.Sources[option]},
+		Text:  given + " is not a UUID in base64url, as Kafka's tools make them; a new cluster gets a random id",
+	})
+	return nil
 }

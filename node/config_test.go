@@ -118,14 +118,14 @@ func TestEnvironmentOfKafkasImages(t *testing.T) {
 		{
 			name: "Bitnami, KRaft",
 			environ: []string{
-				"KAFKA_CFG_NODE_ID=0", "KAFKA_CFG_PROCESS_ROLES=controller,broker", "KAFKA_KRAFT_CLUSTER_ID=abcdefghijklmnopqrstuv",
+				"KAFKA_CFG_NODE_ID=0", "KAFKA_CFG_PROCESS_ROLES=controller,broker", "KAFKA_KRAFT_CLUSTER_ID=abcdefghijklmnopqrstug",
 				"KAFKA_CFG_LISTENERS=PLAINTEXT://:9092,CONTROLLER://:9093", "KAFKA_CFG_CONTROLLER_LISTENER_NAMES=CONTROLLER",
 				"KAFKA_CFG_LISTENER_SECURITY_PROTOCOL_MAP=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 				"KAFKA_CFG_CONTROLLER_QUORUM_VOTERS=0@kafka:9093", "ALLOW_PLAINTEXT_LISTENER=yes", "BITNAMI_DEBUG=true",
 				"KAFKA_CFG_AUTO_CREATE_TOPICS_ENABLE=false", "KAFKA_CFG_MAX_REQUEST_SIZE=10",
 			},
 			want:   "PLAINTEXT://:9092 | PLAINTEXT://:9092",
-			static: map[string]string{"node.id": "0", "karst.cluster.id": "abcdefghijklmnopqrstuv", "auto.create.topics.enable": "false"},
+			static: map[string]string{"node.id": "0", "karst.cluster.id": "abcdefghijklmnopqrstug", "auto.create.topics.enable": "false"},
 		},
 		{
 			name:     "Bitnami with SASL is not opened as plaintext",
@@ -200,8 +200,10 @@ func TestSpellingOfVariables(t *testing.T) {
 
 func TestUnknownNames(t *testing.T) {
 	o := LoadOptions{
-		Environ: []string{"KARST_NUM_PARTITION=3", "KARST_CLUSTER_FLAG=x", "KAFKA_HEAP_OPTS=1", "KAFKA_NONSENSE=2",
-			"KARST_SERVICE_HOST=10.0.0.1", "KARST_PORT=tcp://10.0.0.1:9092", "KARST_PORT_9092_TCP_ADDR=10.0.0.1"},
+		Environ: []string{
+			"KARST_NUM_PARTITION=3", "KARST_CLUSTER_FLAG=x", "KAFKA_HEAP_OPTS=1", "KAFKA_NONSENSE=2",
+			"KARST_SERVICE_HOST=10.0.0.1", "KARST_PORT=tcp://10.0.0.1:9092", "KARST_PORT_9092_TCP_ADDR=10.0.0.1",
+		},
 		File:     "f",
 		ReadFile: files(map[string]string{"f": "advertised.listner=x\nmy.own.thing=canary\nzookeeper.connect=z:2181\nzookeeper.session.timeout.ms=1\nlog.dirs=/d\n"}),
 	}
@@ -294,8 +296,10 @@ func TestLoadConfigErrors(t *testing.T) {
 func TestPrintIsReadBack(t *testing.T) {
 	l := load(t, LoadOptions{
 		Flags: map[string]string{"listeners": "127.0.0.1:0", "karst.data": `C:\karst data`},
-		Sets: []string{"log.retention.ms=7d", "ssl.key.password=canary", "process.roles=broker",
-			"listener.name.a.plain.sasl.jaas.config=canary"},
+		Sets: []string{
+			"log.retention.ms=7d", "ssl.key.password=canary", "process.roles=broker",
+			"listener.name.a.plain.sasl.jaas.config=canary",
+		},
 	})
 	for _, all := range []bool{false, true} {
 		var b bytes.Buffer
@@ -316,6 +320,29 @@ func TestPrintIsReadBack(t *testing.T) {
 			if d := cmp.Diff(want, b.String()); d != "" {
 				t.Error(d)
 			}
+		}
+	}
+}
+
+func TestClusterID(t *testing.T) {
+	const id = "4L6g3nShT-eMCtK--X86sw"
+	for _, c := range []struct{ variable, value, want string }{
+		{"CLUSTER_ID", id, id},
+		{"CLUSTER_ID", id + "==", id},
+		{"CLUSTER_ID", "my cluster", ""},
+		{"KAFKA_KRAFT_CLUSTER_ID", "mine", ""},
+		{"KARST_CLUSTER_ID", id, id},
+		{"KARST_CLUSTER_ID", "mine", "!"},
+	} {
+		l, err := LoadConfig(LoadOptions{Environ: []string{c.variable + "=" + c.value}})
+		if c.want == "!" {
+			if err == nil {
+				t.Errorf("%s=%s is admitted", c.variable, c.value)
+			}
+			continue
+		}
+		if err != nil || l.Broker.ClusterID != c.want || (len(l.Warnings) > 0) != (c.want == "") {
+			t.Errorf("%s=%s: %v, %v", c.variable, c.value, err, l)
 		}
 	}
 }
