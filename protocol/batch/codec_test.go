@@ -410,3 +410,17 @@ func TestVarintsSurvive(t *testing.T) {
 		}
 	})
 }
+
+func TestShortRecordsAreReadAsAllOthers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 2, 3, 4, 8, 12, 20, 0x7f, 0x80, 0x81, 0xff}), 0, 24).Draw(t, "p")
+		if rapid.Bool().Draw(t, "sized") {
+			p = append(appendVarint(nil, int64(len(p))), p...)
+		}
+		h, n, bad := parseHead(p)
+		wantHead, wantN, wantBad := parseAnyHead(p)
+		if h != wantHead || n != wantN || bad != wantBad {
+			t.Fatal(h, n, bad, "want", wantHead, wantN, wantBad)
+		}
+	})
+}

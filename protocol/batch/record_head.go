@@ -18,7 +18,57 @@ const (
 
 // parseHead reads the record that begins p. n is its size in bytes with its length; 0 when p ends inside it. bad tells
 // why a record cannot be one.
+//
+// Nearly every record has lengths below 8192 and no headers: those are read here, with numbers of at most two bytes, and
+// all others by parseAnyHead.
 func parseHead(p []byte) (h head, n int, bad string) {
+	size, at := shortVarint(p, 0)
+	n = at + int(size>>1)
+	if at == 0 || size&1 != 0 || n > len(p) {
+		return parseAnyHead(p)
+	}
+	r := p[:n]
+	ts, at := shortVarint(r, at+1) // behind the attributes, of which none is defined
+	offset, next := shortVarint(r, at)
+	if at == 0 || next == 0 {
+		return parseAnyHead(p)
+	}
+	keySize, at := shortVarint(r, next)
+	if at == 0 || keySize&1 != 0 && keySize != 1 {
+		return parseAnyHead(p)
+	}
+	at += int(keySize >> 1)
+	valueSize, at := shortVarint(r, at)
+	if at == 0 || valueSize&1 != 0 && valueSize != 1 {
+		return parseAnyHead(p)
+	}
+	at += int(valueSize >> 1)
+	if at+1 != n || r[at] != 0 {
+		return parseAnyHead(p)
+	}
+	h.timestampDelta = int64(ts>>1) ^ -int64(ts&1)
+	h.offsetDelta = int32(offset>>1) ^ -int32(offset&1)
+	h.nullKey = keySize == 1
+	return h, n, ""
+}
+
+// shortVarint reads a number of one or two bytes at p[at:], before zigzag, that is not the last thing in p. next is 0
+// when it is something else.
+func shortVarint(p []byte, at int) (u uint32, next int) {
+	if at+1 < len(p) {
+		u = uint32(p[at])
+		if u < 0x80 {
+			return u, at + 1
+		}
+		if w := uint32(p[at+1]); w < 0x80 {
+			return u&0x7f | w<<7, at + 2
+		}
+	}
+	return 0, 0
+}
+
+// parseAnyHead is parseHead for all records.
+func parseAnyHead(p []byte) (h head, n int, bad string) {
 	size, at := varint32(p)
 	if at <= 0 {
 		return h, 0, tooLong(at)

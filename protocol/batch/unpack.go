@@ -14,7 +14,7 @@ const (
 	// formatLimit is the largest array Java has, and Kafka's default for max.decompressed.message.bytes.
 	formatLimit = 2147483639
 	// keepBytes is the largest buffer that goes back to a pool; larger ones are left to the garbage collector.
-	keepBytes = 4 << 20
+	keepBytes = 4<<20 + zstdSlack
 	// gzipChunk is how much is unpacked at once: it stays in the processor's second cache until the records are walked.
 	gzipChunk = 64 << 10
 )

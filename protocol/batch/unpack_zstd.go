@@ -21,6 +21,8 @@ const (
 	zstdWhole = 4 << 20
 	// zstdGuess is the ratio that frames of unknown size (Java, librdkafka) are given room for at the first try.
 	zstdGuess = 32
+	// zstdSlack behind the expected end lets the decoder use its faster copies to the last block.
+	zstdSlack = 129 << 10
 	zstdChunk = 128 << 10
 )
 
@@ -87,7 +89,7 @@ func (u *zstdUnpacker) begin() ([]byte, error) {
 	large := len(u.src) > zstdWhole/8
 	if h.HasFCS && !h.Skippable {
 		large = h.FrameContentSize > zstdWhole
-		size = max(int(min(h.FrameContentSize, zstdWhole)), 1)
+		size = int(min(h.FrameContentSize, zstdWhole))
 	}
 	window := h.WindowSize
 	if h.SingleSegment {
@@ -108,8 +110,8 @@ func (u *zstdUnpacker) begin() ([]byte, error) {
 }
 
 func (u *zstdUnpacker) unpackWhole(size int) ([]byte, error) {
-	u.buf = room(u.buf, size)
-	out, err := u.whole.DecodeAll(u.src, u.buf[:0:size])
+	u.buf = room(u.buf, size+zstdSlack)
+	out, err := u.whole.DecodeAll(u.src, u.buf[:0:size+zstdSlack])
 	if err != nil {
 		return nil, noEOF(err)
 	}
