@@ -22,7 +22,10 @@ type fetchAPI struct {
 	sessions *sessionCache
 	metrics  *metrics
 	maxBytes int // fetch.max.bytes: of one answer, whatever the client asks for
-	pool     *sync.Pool
+
+	converting *conversions
+	check      time.Duration // how often a parked fetch looks whether its connection still exists
+	pool       *sync.Pool
 }
 
 func (h *fetchAPI) apis() []protocol.API {
@@ -78,7 +81,7 @@ func newFetch() any {
 	return f
 }
 
-// connectionCheck is how often a parked fetch looks whether its connection still exists.
+// connectionCheck is fetchAPI.check outside of tests.
 const connectionCheck = 5 * time.Second
 
 func (f *fetch) begin(h *fetchAPI, c *protocol.Call, r *protocol.FetchRequest) {
@@ -175,7 +178,7 @@ func (f *fetch) park(have int) {
 		return
 	}
 	f.timed = true
-	after := min(time.Until(f.deadline), connectionCheck)
+	after := min(time.Until(f.deadline), f.api.check)
 	if f.timer == nil {
 		f.timer = time.AfterFunc(after, f.tick)
 	} else {
@@ -200,9 +203,9 @@ func (f *fetch) tick() {
 	left := time.Until(f.deadline)
 	if left <= 0 {
 		f.wait.Fire()
-		left = connectionCheck
+		left = f.api.check
 	}
-	f.timer.Reset(min(left, connectionCheck))
+	f.timer.Reset(min(left, f.api.check))
 }
 
 func (f *fetch) recycle() {

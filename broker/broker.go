@@ -52,7 +52,7 @@ func New(o Options) *Broker {
 		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce}},
 		&fetchAPI{
 			set: o.Set, hint: hint, sessions: sessions, metrics: m, maxBytes: o.FetchMaxBytes,
-			pool: &sync.Pool{New: newFetch},
+			converting: &conversions{}, check: connectionCheck, pool: &sync.Pool{New: newFetch},
 		},
 		&offsetsAPI{set: o.Set},
 		&producerIDAPI{ids: o.IDs},

@@ -3,12 +3,16 @@ package broker
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"syscall"
 
+	"github.com/karstlog/karst/cluster"
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/quorum"
 	"github.com/karstlog/karst/cluster/replica"
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
@@ -120,6 +124,11 @@ var errorTable = []errorRow{
 	typed[*storage.SegmentTooSmallError]("storage.SegmentTooSmallError", codeRecordListTooLarge, codeRecordListTooLarge),
 	typed[*storage.ContinuityError]("storage.ContinuityError", codeUnknown, codeUnknown), // a follower's, never a client's
 
+	// What the operating system says: a failed write whose bytes were cut off again, a failed read.
+	typed[*fs.PathError]("fs.PathError", codeStorage, codeNotLeader),
+	typed[syscall.Errno]("syscall.Errno", codeStorage, codeNotLeader),
+	typed[*vfs.FaultError]("vfs.FaultError", codeStorage, codeNotLeader),
+
 	typed[*batch.CorruptError]("batch.CorruptError", codeCorruptMessage, codeCorruptMessage),
 	typed[*batch.InvalidError]("batch.InvalidError", codeInvalidRecord, codeInvalidRecord),
 	typed[*batch.TimestampError]("batch.TimestampError", codeInvalidTimestamp, codeInvalidTimestamp),
@@ -149,6 +158,7 @@ var errorTable = []errorRow{
 	typed[*quorum.StoppedError]("quorum.StoppedError", codeNotController, codeNotController),
 	typed[*quorum.BusyError]("quorum.BusyError", codeRequestTimedOut, codeRequestTimedOut),
 	// These stop a start or the process, and meet no client.
+	typed[*cluster.ForeignClusterError]("cluster.ForeignClusterError", codeUnknown, codeUnknown),
 	typed[*quorum.DamageError]("quorum.DamageError", codeUnknown, codeUnknown),
 	typed[*quorum.IdentityError]("quorum.IdentityError", codeUnknown, codeUnknown),
 	typed[*quorum.LockedError]("quorum.LockedError", codeUnknown, codeUnknown),

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -128,6 +129,7 @@ func TestErrorsAreFoundThroughWrapping(t *testing.T) {
 	}{
 		{nil, 0, 0},
 		{fs.ErrNotExist, codeUnknown, codeUnknown},
+		{fmt.Errorf("write: %w", &fs.PathError{Err: syscall.ENOSPC}), codeStorage, codeNotLeader},
 		{fmt.Errorf("append: %w", &storage.OfflineError{}), codeStorage, codeNotLeader},
 		{&replica.NotLeaderError{}, codeNotLeader, codeNotLeader},
 		{&metadata.UnknownTopicIDError{}, codeUnknownTopicID, codeUnknownTopicID},

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"github.com/karstlog/karst/protocol"
-	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
 )
 
@@ -120,28 +119,11 @@ func (f *fetch) records(it *fetchItem, out *protocol.FetchPartitionResult) {
 		out.Records = &slice
 		return
 	}
-	out.Bytes, it.err = f.convert(it, &slice)
+	set, err := f.convert(it, &slice)
 	slice.Release()
-}
-
-// convert makes a message set. What comes out is bounded by what the client asked for, but for the first batch of a v3
-// answer, and by the topic's limit for unpacking.
-func (f *fetch) convert(it *fetchItem, slice *storage.Slice) ([]byte, error) {
-	raw, err := slice.Append(make([]byte, 0, slice.Len()))
-	if err != nil {
-		return nil, err
+	if it.err = err; set != nil {
+		out.Records = set
 	}
-	magic := int8(1)
-	if f.version < 2 {
-		magic = 0
-	}
-	f.api.metrics.fetchConverted(magic)
-	set, err := batch.DownConvert(nil, raw, magic, batch.DownOptions{
-		From: it.from, MaxBytes: max(1, min(f.maxBytes-f.out.spent, int(it.maxBytes))), WholeFirst: f.version == 3,
-		MaxDecompressedBytes: it.part.Rules().MaxDecompressedBytes,
-	})
-	f.out.spent += len(set)
-	return set, err
 }
 
 // openSession finds out which partitions the request is about: its own, or those of its session (KIP-227).
