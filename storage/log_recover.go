@@ -1,24 +1,16 @@
 package storage
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 
-	"github.com/karstlog/karst/internal/mutant"
 	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol/batch"
 )
 
 // recover reads the log from the recovery point on, after a stop that was not clean. What lies below was on disk, so it
 // is not read, and nothing there is ever cut. Behind it, bytes that never reached the disk are cut off; bytes that did
-// and changed since are damage. The difference:
-//
-//   - nothing sound follows the first bad batch: a torn tail;
-//   - a sound batch follows, and in between a sector is all zero: the power failed before all of it was written, since
-//     a file that is only appended to has zeros where it was not written;
-//   - a sound batch follows directly: damage.
+// and changed since are damage: see judge.
 func (l *Log) recover(o *opened) error {
 	point := max(l.o.RecoveryPoint, o.segs[0].base)
 	o.fromPoint = point
@@ -85,19 +77,14 @@ func (l *Log) checkBatches(o *opened, s *segment, x *memIndex, f vfs.File, pos, 
 		if err == io.EOF {
 			return t, nil
 		}
-		if err == nil && h.LastOffset()-s.base > maxRel {
-			err = sc.bad("offset is too far from the segment's base", s.base, h.LastOffset())
-		}
 		if err == nil && h.NextOffset() > point {
-			if h, err = sc.whole(h); err == nil {
-				err = sc.checksum(h)
-			}
-			if err == nil {
-				o.noteEpoch(h)
-			}
+			h, err = l.checkBatch(o, sc, h, t)
 		}
 		if err != nil {
 			return t, err
+		}
+		if h.LastOffset()-s.base > maxRel {
+			return t, sc.bad("offset is too far from the segment's base", s.base, h.LastOffset())
 		}
 		x.note(int32(h.LastOffset()-s.base), sc.pos, h.Size(), h.MaxTimestamp(), interval)
 		sc.skip(h)
@@ -105,10 +92,44 @@ func (l *Log) checkBatches(o *opened, s *segment, x *memIndex, f vfs.File, pos, 
 	}
 }
 
-func (o *opened) noteEpoch(h batch.Batch) {
-	if n := len(o.epochs); h.LeaderEpoch() >= 0 && (n == 0 || h.LeaderEpoch() > o.epochs[n-1].Epoch) {
-		o.epochs = append(o.epochs, EpochStart{h.LeaderEpoch(), h.BaseOffset()})
+// checkBatch checks the batch at hand: its checksum, and what that does not cover.
+func (l *Log) checkBatch(o *opened, sc *scan, h batch.Batch, t tail) (batch.Batch, error) {
+	b, err := sc.whole(h)
+	if err == nil {
+		err = sc.checksum(b)
 	}
+	if err != nil {
+		return nil, err
+	}
+	if b.BaseOffset() > t.next && !l.config.Load().Compact {
+		if ok, err := sc.followed(b); err != nil || !ok {
+			return nil, errors.Join(err, sc.bad("offset jumps", t.next, b.BaseOffset()))
+		}
+		if b, err = sc.whole(h); err != nil { // the look ahead may have moved the buffer
+			return nil, err
+		}
+	}
+	if n := len(o.epochs); n > 0 && b.LeaderEpoch() >= 0 && b.LeaderEpoch() < o.epochs[n-1].Epoch {
+		return nil, sc.bad("leader epoch goes back", int64(o.epochs[n-1].Epoch), int64(b.LeaderEpoch()))
+	}
+	if n := len(o.epochs); b.LeaderEpoch() >= 0 && (n == 0 || b.LeaderEpoch() > o.epochs[n-1].Epoch) {
+		o.epochs = append(o.epochs, EpochStart{b.LeaderEpoch(), b.BaseOffset()})
+	}
+	return b, nil
+}
+
+// followed tells whether the next batch continues b, whose offset leaves a gap: compaction does that to all that follow,
+// a flipped bit to one.
+func (s *scan) followed(b batch.Batch) (bool, error) {
+	pos, next, size := s.pos, s.next, s.size(b)
+	defer func() { s.pos, s.next = pos, next }()
+	s.next = b.NextOffset()
+	s.pos += size
+	_, err := s.header()
+	if err == io.EOF || isCorrupt(err) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (s *scan) checksum(b batch.Batch) error {
@@ -116,151 +137,6 @@ func (s *scan) checksum(b batch.Batch) error {
 		return s.bad(err.Error(), 0, 0)
 	}
 	return nil
-}
-
-// judge decides whether a bad batch behind the last sound one may be cut. nil: it may.
-func (l *Log) judge(o *opened, i int, f vfs.File, t tail, point int64, bad error) error {
-	if mutant.On(7) {
-		return nil
-	}
-	s := o.segs[i]
-	if t.next < point {
-		return bad
-	}
-	size := s.size.Load()
-	sound, err := nextSound(f, s.stem+suffixLog, t.pos+1, size, t.next+1)
-	if err != nil {
-		return err
-	}
-	if sound < size {
-		return l.unwritten(f, t.pos, sound, bad)
-	}
-	for j := i + 1; j < len(o.segs); j++ {
-		found, err := o.segs[j].startsSound(t.next)
-		if err != nil {
-			return err
-		}
-		if found && !endsEarly(f, t, size) {
-			return l.unwritten(f, t.pos, size, bad)
-		}
-	}
-	return nil
-}
-
-// endsEarly tells whether the last batch of a file reaches over the file's end because the end is missing, and not
-// because its length was changed: the checksum, which does not cover the length, is not that of the bytes that are there.
-func endsEarly(f vfs.File, t tail, size int64) bool {
-	p := make([]byte, size-t.pos)
-	if n, err := f.ReadAt(p, t.pos); n < len(p) && err != nil {
-		return false
-	}
-	if len(p) < batch.HeaderSize {
-		return true
-	}
-	b := batch.Batch(p)
-	if b.BaseOffset() != t.next || b.Magic() != 2 || t.pos+int64(b.Size()) <= size {
-		return false
-	}
-	binary.BigEndian.PutUint32(p[8:], uint32(len(p)-12))
-	return b.Check() != nil
-}
-
-// unwritten returns nil when [pos, end) has a sector that was never written, else bad.
-func (l *Log) unwritten(f vfs.File, pos, end int64, bad error) error {
-	hole, err := hasHole(f, pos, end)
-	if err != nil {
-		return err
-	}
-	if hole {
-		return nil
-	}
-	return bad
-}
-
-// sectorSize is what a disk writes as a whole.
-const sectorSize = 512
-
-// hasHole looks for a sector in [pos, end) that is all zero, as far as it lies in the range. The first one, in which pos
-// lies, counts from pos on, and only if it is long enough that a batch cannot begin with so many zeros.
-func hasHole(f vfs.File, pos, end int64) (bool, error) {
-	buf := make([]byte, recoverChunk)
-	for pos < end {
-		p := buf[:min(int64(len(buf)), end-pos)]
-		if n, err := f.ReadAt(p, pos); n < len(p) {
-			return false, err
-		}
-		for len(p) > 0 {
-			n := min(int64(len(p)), sectorSize-pos%sectorSize)
-			if n >= 12 && allZero(p[:n]) {
-				return true, nil
-			}
-			p, pos = p[n:], pos+n
-		}
-	}
-	return false, nil
-}
-
-// nextSound looks at every byte from pos on for the beginning of a batch with an offset of at least next and a right
-// checksum. It returns where that is, or end.
-func nextSound(f vfs.File, path string, pos, end, next int64) (int64, error) {
-	buf := make([]byte, 1<<20)
-	for pos+batch.MinSize <= end {
-		p := buf[:min(int64(len(buf)), end-pos)]
-		if n, err := f.ReadAt(p, pos); n < len(p) {
-			return 0, err
-		}
-		last := len(p) - batch.HeaderSize
-		for i := 0; i <= last; i++ {
-			// The magic byte is rare enough to skip to.
-			k := bytes.IndexByte(p[i+16:last+17], 2)
-			if k < 0 {
-				break
-			}
-			i += k
-			if ok, err := soundAt(f, path, p[i:], pos+int64(i), end, next); err != nil || ok {
-				return pos + int64(i), err
-			}
-		}
-		pos += int64(last) + 1
-	}
-	return end, nil
-}
-
-// soundAt tells whether a sound batch begins at pos, where p are the first bytes.
-func soundAt(f vfs.File, path string, p []byte, pos, end, next int64) (bool, error) {
-	base, size := int64(binary.BigEndian.Uint64(p)), 12+int64(int32(binary.BigEndian.Uint32(p[8:])))
-	if base < next || base-next > maxRel || size < batch.MinSize || pos+size > end {
-		return false, nil
-	}
-	sc := newScan(f, path, pos, end, next, headerChunk)
-	defer sc.close()
-	h, err := sc.header()
-	if err == nil {
-		if h, err = sc.whole(h); err == nil {
-			err = sc.checksum(h)
-		}
-	}
-	if isCorrupt(err) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// startsSound tells whether a segment begins with a sound batch of at least offset next.
-func (s *segment) startsSound(next int64) (bool, error) {
-	if s.size.Load() < batch.MinSize {
-		return false, nil
-	}
-	f, err := s.file.acquire()
-	if err != nil {
-		return false, err
-	}
-	defer s.file.release()
-	var p [batch.HeaderSize]byte
-	if _, err := f.ReadAt(p[:], 0); err != nil {
-		return false, err
-	}
-	return soundAt(f, s.stem+suffixLog, p[:], 0, s.size.Load(), next)
 }
 
 // checkSeam compares the end of segment i with the base of the next one. Segments follow each other without a gap, save
