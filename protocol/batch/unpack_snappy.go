@@ -100,35 +100,51 @@ func (u *snappyUnpacker) unpack(block []byte) ([]byte, error) {
 // last one; no Kafka client but Go's could read that. Blocks that end inside an element are left to the decoder.
 func plainSnappy(block []byte) bool {
 	_, i := binary.Uvarint(block)
-	for i < len(block) {
+	for i < len(block)-1 {
 		tag := block[i]
-		switch tag & 3 {
-		case 0:
-			n := int(tag >> 2)
-			if n >= 60 {
-				extra := n - 59
-				if i+extra >= len(block) {
-					return true
-				}
-				n = 0
-				for k := extra; k > 0; k-- {
-					n = n<<8 | int(block[i+k])
-				}
-				i += extra
-			}
-			i += n + 2
-		case 1:
-			if i+1 < len(block) && tag&0xe0 == 0 && block[i+1] == 0 {
-				return false
-			}
-			i += 2
-		case 2:
-			i += 3
-		case 3:
-			i += 5
+		if tag&0xe3 == 1 && block[i+1] == 0 {
+			return false
 		}
+		step := int(snappySteps[tag])
+		if step == 0 {
+			step = longLiteral(block[i:])
+		}
+		i += step
 	}
 	return true
+}
+
+// snappySteps is how many bytes the element that begins with a tag takes, 0 for literals that carry their length in the
+// bytes after the tag.
+var snappySteps = func() (steps [256]uint8) {
+	for tag := range steps {
+		switch tag & 3 {
+		case 0:
+			if tag>>2 < 60 {
+				steps[tag] = uint8(tag>>2) + 2
+			}
+		case 1:
+			steps[tag] = 2
+		case 2:
+			steps[tag] = 3
+		case 3:
+			steps[tag] = 5
+		}
+	}
+	return steps
+}()
+
+// longLiteral is the size of a literal whose length takes one to four bytes.
+func longLiteral(p []byte) int {
+	extra := int(p[0]>>2) - 59
+	if extra >= len(p) {
+		return len(p)
+	}
+	n := 0
+	for k := extra; k > 0; k-- {
+		n = n<<8 | int(p[k])
+	}
+	return 1 + extra + n + 1
 }
 
 func (u *snappyUnpacker) release() {
