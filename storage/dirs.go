@@ -1,9 +1,17 @@
 package storage
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,14 +37,16 @@ type DirsOptions struct {
 	BootID     func() string // changes with every start of the machine; nil reads the kernel's
 	Rand       io.Reader     // for ids; nil is crypto/rand
 
-	MaxOpenFiles      int           // cap on open files and maps of all logs; 0 is 10,000
-	RecoveryThreads   int           // num.recovery.threads.per.data.dir; 0 is 2
-	SyncWorkers       int           // most syncs at a time in one directory; 0 is 8
-	FlushInterval     time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 is 1 s
-	RetentionInterval time.Duration // log.retention.check.interval.ms; 0 is 5 minutes
-	Stall             time.Duration // karst.disk.stall.ms: a write or sync that takes longer gives the directory up; 0 is 10 s
-	Reserve           DiskReserve   // karst.disk.reserve
-	StrayKeep         time.Duration // how long a directory nobody knows is kept; 0 is 7 days
+	MaxOpenFiles          int           // cap on open files and maps of all logs; 0 is 10,000
+	RecoveryThreads       int           // num.recovery.threads.per.data.dir; 0 is 2. All directories together leave one processor free
+	SyncWorkers           int           // most syncs at a time in one directory; 0 is 8
+	FlushInterval         time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 leaves it to the system
+	RetentionInterval     time.Duration // log.retention.check.interval.ms; 0 is 5 minutes
+	HighWatermarkInterval time.Duration // replica.high.watermark.checkpoint.interval.ms; 0 is 5 s. Log starts are written with it
+	RecoveryPointInterval time.Duration // log.flush.offset.checkpoint.interval.ms; 0 is 1 minute
+	Stall                 time.Duration // karst.disk.stall.ms: a write or sync that takes longer gives the directory up; 0 never
+	Reserve               DiskReserve   // karst.disk.reserve
+	StrayKeep             time.Duration // how long the log of an unknown partition is kept; 0 is 7 days
 
 	// OnSynced is called, without locks, after a sync of a log, with the end that is now on disk.
 	OnSynced func(l *Log, end int64)
@@ -49,8 +59,101 @@ type DiskReserve struct {
 	MaxBytes int64
 }
 
-// Dirs keeps the logs of a broker in one or several directories.
-type Dirs struct{ o DirsOptions }
+// of is the reserve of a disk of that size.
+func (r DiskReserve) of(total int64) int64 {
+	switch {
+	case r == DiskReserve{}:
+		r = DiskReserve{Percent: 5, MaxBytes: 10 << 30}
+	case r.MaxBytes < 0:
+		return 0
+	}
+	if r.Percent > 0 {
+		return min(int64(float64(total)*r.Percent/100), cmp.Or(r.MaxBytes, total))
+	}
+	return r.MaxBytes
+}
+
+func (o *DirsOptions) fill() {
+	if o.FS == nil {
+		o.FS = vfs.OS()
+	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	if o.Mono == nil {
+		o.Mono = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.BootID == nil {
+		o.BootID = kernelBootID
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Reader
+	}
+	o.MaxOpenFiles = cmp.Or(o.MaxOpenFiles, 10_000)
+	o.RecoveryThreads = cmp.Or(o.RecoveryThreads, 2)
+	o.SyncWorkers = cmp.Or(o.SyncWorkers, 8)
+	o.RetentionInterval = cmp.Or(o.RetentionInterval, 5*time.Minute)
+	o.HighWatermarkInterval = cmp.Or(o.HighWatermarkInterval, 5*time.Second)
+	o.RecoveryPointInterval = cmp.Or(o.RecoveryPointInterval, time.Minute)
+	o.StrayKeep = cmp.Or(o.StrayKeep, 7*24*time.Hour)
+}
+
+// kernelBootID is the id that Linux draws at each boot; empty where there is none.
+func kernelBootID() string {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Dirs keeps the logs of a broker in one or several directories: finds, opens, places, syncs, tends and deletes them. A
+// directory whose disk fails goes offline with its logs; the others go on.
+//
+// Lock order: Dirs.mu is taken last and never held over I/O or a callback. Appends take no lock of Dirs.
+type Dirs struct {
+	o     DirsOptions
+	cache *FileCache
+	clock *steadyClock
+	dirs  []*directory
+	meter *dirsMetrics
+
+	failures chan *directory // directories whose watch noticed a failure; Run takes them offline
+
+	mu struct {
+		sync.RWMutex
+		slots     map[TopicPartition]*slot
+		closed    bool
+		onOffline []func(path string, err error, lost []TopicPartition)
+	}
+}
+
+// slot is the place of one partition: its directory on disk and, when open, its log. Fields without a comment are set
+// when the slot is made; dir is nil until then.
+type slot struct {
+	tp   TopicPartition
+	dir  *directory
+	id   uuid.UUID
+	hint slotHints
+
+	twins []*slot       // the same partition in other directories, found at start
+	busy  chan struct{} // guarded by Dirs.mu: not nil while somebody opens or removes this partition
+	log   *Log          // guarded by Dirs.mu for readers; written by who has the slot
+
+	syncing syncState
+	dirty   dirtyMark
+	kept    keptOffsets // guarded by dir.keeping
+}
+
+// slotHints is what the directory's files say about a log before it is opened.
+type slotHints struct {
+	offsets checkpointed
+	clean   bool  // the last stop was clean
+	ends    *Ends // with clean, when the marker has them
+}
 
 // FoundLog is a partition's directory that was there at start.
 type FoundLog struct {
@@ -58,14 +161,6 @@ type FoundLog struct {
 	TopicID    uuid.UUID // zero when partition.metadata is missing or damaged
 	Dir        string    // path of the log directory that holds it
 	Start, End int64     // from the clean marker or the checkpoints; End -1 when not known without opening
-}
-
-// OpenRequest asks for one partition's log.
-type OpenRequest struct {
-	TopicPartition
-	TopicID uuid.UUID
-	Config  Config
-	New     bool // the partition was made just now: it cannot be in a directory that is offline
 }
 
 // DirInfo describes a log directory.
@@ -84,69 +179,197 @@ type LogInfo struct {
 	Size    int64
 }
 
-// OpenDirs locks and reads the directories; it opens no log.
-func OpenDirs(o DirsOptions) (*Dirs, error) { return &Dirs{o: o}, nil }
+// OpenDirs locks the directories, checks whose they are and reads what the last run left in them. It opens no log. A
+// directory that cannot be used is offline; it is an error if all are, if one belongs to another cluster or node
+// (*ForeignDirError), or if another process has one (vfs.ErrLocked).
+func OpenDirs(o DirsOptions) (*Dirs, error) {
+	o.fill()
+	if len(o.Paths) == 0 {
+		return nil, errors.New("no log directory is configured")
+	}
+	d := &Dirs{o: o, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
+	d.mu.slots = map[TopicPartition]*slot{}
+	for _, path := range o.Paths {
+		d.dirs = append(d.dirs, newDirectory(d, path))
+	}
+	if err := d.start(); err != nil {
+		for _, dir := range d.dirs {
+			dir.unlock()
+		}
+		return nil, err
+	}
+	d.meter = newDirsMetrics(d)
+	return d, nil
+}
 
-// Found lists the partitions on disk.
-func (d *Dirs) Found() []FoundLog { return nil }
-
-// Open returns the log of tp, which is opened, recovered or made as necessary.
-func (d *Dirs) Open(tp TopicPartition, id uuid.UUID, c Config) (*Log, error) { return Open(Options{}) }
-
-// OpenAll opens many logs at a time and hands over each.
-func (d *Dirs) OpenAll(ctx context.Context, rs []OpenRequest, each func(TopicPartition, *Log, error)) error {
+func (d *Dirs) start() error {
+	if err := d.identify(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, dir := range d.dirs {
+		if err := dir.offline(); err != nil {
+			dir.gone.Store(true)
+			errs = append(errs, err)
+			continue
+		}
+		if err := d.enter(dir); err != nil {
+			dir.watch.fail(err)
+			dir.gone.Store(true)
+			errs = append(errs, dir.offline())
+		}
+	}
+	for _, err := range errs {
+		if len(errs) == len(d.dirs) {
+			return fmt.Errorf("no usable log directory: %w", errors.Join(errs...))
+		}
+		d.o.Logger.Error("log directory is offline", "err", err)
+	}
 	return nil
 }
 
+// Found lists the partitions that were on disk at start and are not deleted or set aside since, in order.
+func (d *Dirs) Found() []FoundLog {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var out []FoundLog
+	for tp, s := range d.mu.slots {
+		if s.dir == nil {
+			continue
+		}
+		f := FoundLog{TopicPartition: tp, TopicID: s.id, Dir: s.dir.path, Start: max(0, s.hint.offsets[logStart]), End: -1}
+		if e := s.hint.ends; e != nil {
+			f.Start, f.End = e.Start, e.End
+		}
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b FoundLog) int { return a.TopicPartition.Compare(b.TopicPartition) })
+	return out
+}
+
 // Get returns an open log.
-func (d *Dirs) Get(tp TopicPartition) (*Log, bool) { return nil, false }
+func (d *Dirs) Get(tp TopicPartition) (*Log, bool) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if s := d.mu.slots[tp]; s != nil && s.log != nil {
+		return s.log, true
+	}
+	return nil, false
+}
 
-// SetConfig replaces the settings of an open log.
-func (d *Dirs) SetConfig(tp TopicPartition, c Config) {}
+// SetConfig replaces the settings of a log, if it is open.
+func (d *Dirs) SetConfig(tp TopicPartition, c Config) {
+	if l, ok := d.Get(tp); ok {
+		l.SetConfig(c)
+	}
+}
 
-// Delete removes a partition.
-func (d *Dirs) Delete(tp TopicPartition) error { return nil }
-
-// Stray sets a partition aside.
-func (d *Dirs) Stray(tp TopicPartition) error { return nil }
-
-// RequestSync asks for a sync of l soon.
-func (d *Dirs) RequestSync(l *Log) {}
-
-// Run works until ctx ends.
-func (d *Dirs) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// Close stops cleanly.
-func (d *Dirs) Close() error { return nil }
-
-// Describe lists the directories.
-func (d *Dirs) Describe() []DirInfo { return nil }
+// Describe lists the directories and the logs in them, in order.
+func (d *Dirs) Describe() []DirInfo {
+	out := make([]DirInfo, 0, len(d.dirs))
+	for _, dir := range d.dirs {
+		i := DirInfo{Path: dir.path, ID: dir.id, Err: dir.offline(), Total: dir.total.Load(), Usable: dir.free.Load()}
+		for _, s := range d.slotsOf(dir) {
+			size := int64(0)
+			if l, ok := d.Get(s.tp); ok {
+				size = l.Size()
+			} else if s.hint.ends != nil {
+				size = s.hint.ends.Size
+			}
+			i.Logs = append(i.Logs, LogInfo{s.tp, s.id, size})
+		}
+		out = append(out, i)
+	}
+	return out
+}
 
 // Offline lists the paths of the directories that are offline.
-func (d *Dirs) Offline() []string { return nil }
-
-// OnOffline sets what is called, without locks, when a directory goes offline.
-func (d *Dirs) OnOffline(func(path string, err error, lost []TopicPartition)) {}
-
-// Import is what was found in directories that Apache Kafka wrote.
-type Import struct {
-	ClusterID string
-	NodeID    int32
-	Topics    []ImportedTopic // by name
+func (d *Dirs) Offline() []string {
+	var out []string
+	for _, dir := range d.dirs {
+		if dir.offline() != nil {
+			out = append(out, dir.path)
+		}
+	}
+	return out
 }
 
-// ImportedTopic is one topic in them.
-type ImportedTopic struct {
-	Name       string
-	ID         uuid.UUID
-	Partitions []ImportedPartition // by number; there may be gaps
+// OnOffline adds a function that is called, without locks, when a directory goes offline after OpenDirs: with its path,
+// the first error and the partitions it held.
+func (d *Dirs) OnOffline(f func(path string, err error, lost []TopicPartition)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.mu.onOffline = append(d.mu.onOffline, f)
 }
 
-// ImportedPartition is one partition's log.
-type ImportedPartition struct {
-	Partition  int32
-	Start, End int64 // End -1 when not known without opening
+// slotsOf lists the partitions of a directory in order. The list belongs to the directory and is not to be changed.
+func (d *Dirs) slotsOf(dir *directory) []*slot {
+	if list := dir.slots.Load(); list != nil {
+		return *list
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	list := []*slot{}
+	for _, s := range d.mu.slots {
+		if s.dir == dir {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *slot) int { return a.tp.Compare(b.tp) })
+	dir.slots.Store(&list) // still true: who changes the map holds the lock and forgets the list
+	return list
 }
 
-// ImportScan reads, and does not change, log directories that Apache Kafka wrote.
-func ImportScan(fs vfs.FS, paths []string) (Import, error) { return Import{}, nil }
+// logsOf lists the open logs of a directory.
+func (d *Dirs) logsOf(dir *directory) []*Log {
+	slots := d.slotsOf(dir)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	logs := make([]*Log, 0, len(slots))
+	for _, s := range slots {
+		if s.log != nil {
+			logs = append(logs, s.log)
+		}
+	}
+	return logs
+}
+
+// takeOffline gives a directory up: nothing is written to it any more, its logs are abandoned and whoever wants to know
+// is told. Later calls for the same directory do nothing.
+func (d *Dirs) takeOffline(dir *directory, err error) {
+	dir.watch.fail(err)
+	if dir.gone.Swap(true) {
+		return
+	}
+	err = dir.offline()
+	logs := d.logsOf(dir)
+	var lost []TopicPartition
+	for _, s := range d.slotsOf(dir) {
+		lost = append(lost, s.tp)
+	}
+	d.mu.RLock()
+	tell := slices.Clone(d.mu.onOffline)
+	d.mu.RUnlock()
+	d.o.Logger.Error("log directory goes offline with all its partitions", "dir", dir.path, "partitions", len(lost), "err", err)
+	for _, f := range tell {
+		f(dir.path, err, lost)
+	}
+	for _, l := range logs {
+		l.Abandon()
+	}
+}
+
+// ErrClosed refuses work after Close.
+var ErrClosed = errors.New("log directories are closed")
+
+// Run syncs, tends, checkpoints and deletes until ctx ends, and returns when all of that has ended. It does not wait for
+// a disk that hangs.
+func (d *Dirs) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	for _, dir := range d.dirs {
+		wg.Go(func() { d.runDirectory(ctx, dir) })
+	}
+	wg.Go(func() { d.watchDisks(ctx) })
+	wg.Wait()
+	return nil
+}

@@ -1,0 +1,123 @@
+package storage
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// dirsMetrics counts what happens in the log directories. What can be looked up is looked up when somebody asks.
+type dirsMetrics struct {
+	d          *Dirs
+	registry   prometheus.Registerer
+	syncs      prometheus.Histogram
+	syncErrors prometheus.Counter
+	registered []prometheus.Collector
+}
+
+func newDirsMetrics(d *Dirs) *dirsMetrics {
+	m := &dirsMetrics{
+		d: d, registry: d.o.Registerer,
+		syncs: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "karst_storage_sync_seconds", Help: "Time that syncs of logs took.",
+			Buckets: prometheus.ExponentialBuckets(0.0002, 4, 9),
+		}),
+		syncErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_storage_sync_errors_total", Help: "Syncs of logs that failed; each takes its directory offline.",
+		}),
+	}
+	if m.registry == nil {
+		return m
+	}
+	for _, c := range []prometheus.Collector{m.syncs, m.syncErrors, m} {
+		if m.registry.Register(c) == nil {
+			m.registered = append(m.registered, c)
+		}
+	}
+	return m
+}
+
+func (m *dirsMetrics) unregister() {
+	for _, c := range m.registered {
+		m.registry.Unregister(c)
+	}
+}
+
+func (m *dirsMetrics) synced(took time.Duration, err error) {
+	m.syncs.Observe(took.Seconds())
+	if err != nil {
+		m.syncErrors.Inc()
+	}
+}
+
+// dirGauge is one figure per directory.
+type dirGauge struct {
+	desc  *prometheus.Desc
+	value func(*Dirs, *directory) float64
+}
+
+func dirGauges() []dirGauge {
+	gauge := func(name, help string, value func(*Dirs, *directory) float64) dirGauge {
+		return dirGauge{prometheus.NewDesc("karst_storage_"+name, help, []string{"dir"}, nil), value}
+	}
+	flag := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	return []dirGauge{
+		gauge("dir_offline", "1 when the log directory is offline.",
+			func(_ *Dirs, dir *directory) float64 { return flag(dir.offline() != nil) }),
+		gauge("disk_full", "1 when appends are refused because the disk's reserve is reached.",
+			func(_ *Dirs, dir *directory) float64 { return flag(dir.watch.full.Load()) }),
+		gauge("disk_total_bytes", "Size of the disk that holds the log directory.",
+			func(_ *Dirs, dir *directory) float64 { return float64(dir.total.Load()) }),
+		gauge("disk_free_bytes", "What is free on it.",
+			func(_ *Dirs, dir *directory) float64 { return float64(dir.free.Load()) }),
+		gauge("logs", "Partitions in the log directory.",
+			func(d *Dirs, dir *directory) float64 { return float64(len(d.slotsOf(dir))) }),
+		gauge("strays", "Directories of unknown partitions that are set aside.",
+			func(_ *Dirs, dir *directory) float64 { return float64(dir.reap.strays()) }),
+		gauge("unsynced_age_seconds", "Age of the oldest byte that is not on disk; 0 when all is.",
+			func(d *Dirs, dir *directory) float64 { return d.unsyncedAge(dir).Seconds() }),
+		gauge("slowest_write_seconds", "How long the longest write or sync that is running has taken so far.",
+			func(_ *Dirs, dir *directory) float64 { return dir.watch.longest().Seconds() }),
+	}
+}
+
+// unsyncedAge is how long ago the oldest byte was written that is not on disk.
+func (d *Dirs) unsyncedAge(dir *directory) time.Duration {
+	var oldest time.Time
+	for _, l := range d.logsOf(dir) {
+		if at := l.OldestUnsynced(); !at.IsZero() && (oldest.IsZero() || at.Before(oldest)) {
+			oldest = at
+		}
+	}
+	if oldest.IsZero() {
+		return 0
+	}
+	return max(0, d.o.Wall().Sub(oldest))
+}
+
+// Describe implements prometheus.Collector.
+func (m *dirsMetrics) Describe(out chan<- *prometheus.Desc) {
+	for _, g := range dirGauges() {
+		out <- g.desc
+	}
+	out <- openFilesDesc()
+}
+
+// Collect implements prometheus.Collector.
+func (m *dirsMetrics) Collect(out chan<- prometheus.Metric) {
+	for _, g := range dirGauges() {
+		for _, dir := range m.d.dirs {
+			out <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, g.value(m.d, dir), dir.path)
+		}
+	}
+	out <- prometheus.MustNewConstMetric(openFilesDesc(), prometheus.GaugeValue, float64(m.d.cache.Open()))
+}
+
+func openFilesDesc() *prometheus.Desc {
+	return prometheus.NewDesc("karst_storage_open_files", "Files and mappings of logs that are open.", nil, nil)
+}

@@ -1,0 +1,321 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/karstlog/karst/internal/uuid"
+)
+
+// OpenRequest asks for one partition's log.
+type OpenRequest struct {
+	TopicPartition
+	TopicID uuid.UUID
+	Config  Config
+	New     bool // the partition was made just now: it cannot be in a directory that is offline
+}
+
+func newSlot(tp TopicPartition) *slot {
+	s := &slot{tp: tp}
+	s.hint.offsets, s.kept.at = absentOffsets(), absentOffsets()
+	return s
+}
+
+// Open returns the log of tp, with topic id id. One that is on disk is opened, and recovered if the last run crashed. If
+// it is of another topic with that name, it is set aside. Otherwise the log is made, in the directory with the fewest.
+// But a log that may lie in a directory that is offline is not made anew: *OfflineError.
+func (d *Dirs) Open(tp TopicPartition, id uuid.UUID, c Config) (*Log, error) {
+	var log *Log
+	var err error
+	oerr := d.OpenAll(context.Background(), []OpenRequest{{TopicPartition: tp, TopicID: id, Config: c}},
+		func(_ TopicPartition, l *Log, e error) { log, err = l, e })
+	return log, errors.Join(oerr, err)
+}
+
+// openJob is one request on its way.
+type openJob struct {
+	r    OpenRequest
+	slot *slot // claimed from prepare to the end
+	made bool
+	log  *Log
+	err  error
+}
+
+// OpenAll opens many logs at a time and hands over each as soon as it is there, on the caller's goroutine. Logs that must
+// be recovered are read by as many goroutines as RecoveryThreads says per directory, but never by all processors. What
+// is wrong with one log is given to each; OpenAll itself fails only when ctx ends, and then each has heard of all.
+func (d *Dirs) OpenAll(ctx context.Context, rs []OpenRequest, each func(TopicPartition, *Log, error)) error {
+	jobs := make([]openJob, len(rs))
+	seen := make(map[TopicPartition]bool, len(rs))
+	for i, r := range rs {
+		jobs[i] = openJob{r: r}
+		if seen[r.TopicPartition] {
+			jobs[i].err = fmt.Errorf("%s is requested twice", r.TopicPartition)
+		}
+		seen[r.TopicPartition] = true
+	}
+	workers := min(len(rs), max(d.o.SyncWorkers, d.o.RecoveryThreads*len(d.dirs)))
+	inParallel(workers, len(jobs), func(i int) { d.prepare(ctx, &jobs[i]) })
+	d.syncNames(jobs)
+	gates := d.recoveryGates()
+	done := make(chan int, workers)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		inParallel(workers, len(jobs), func(i int) {
+			d.finish(ctx, &jobs[i], gates)
+			done <- i
+		})
+	})
+	for range jobs {
+		j := &jobs[<-done]
+		each(j.r.TopicPartition, j.log, j.err)
+	}
+	wg.Wait()
+	return ctx.Err()
+}
+
+// inParallel calls f with 0 to n-1 on that many goroutines and returns when all calls have.
+func inParallel(workers, n int, f func(i int)) {
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range min(workers, n) {
+		wg.Go(func() {
+			for i := range next {
+				f(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	wg.Wait()
+}
+
+// claim takes the slot of tp, made if it is missing, for the caller alone; it waits while somebody else has it.
+func (d *Dirs) claim(tp TopicPartition) (*slot, error) {
+	for {
+		d.mu.Lock()
+		if d.mu.closed {
+			d.mu.Unlock()
+			return nil, ErrClosed
+		}
+		s := d.mu.slots[tp]
+		if s == nil {
+			s = newSlot(tp)
+			d.mu.slots[tp] = s
+		}
+		if s.busy == nil {
+			s.busy = make(chan struct{})
+			d.mu.Unlock()
+			return s, nil
+		}
+		wait := s.busy
+		d.mu.Unlock()
+		<-wait
+	}
+}
+
+func (d *Dirs) release(s *slot) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(s.busy)
+	s.busy = nil
+	if s.dir == nil && d.mu.slots[s.tp] == s {
+		delete(d.mu.slots, s.tp)
+	}
+}
+
+// prepare claims the slot and sees to it that the right directory is there, with its partition.metadata. Its name is not
+// durable yet.
+func (d *Dirs) prepare(ctx context.Context, j *openJob) {
+	if j.err = errors.Join(j.err, ctx.Err()); j.err != nil {
+		return
+	}
+	if j.slot, j.err = d.claim(j.r.TopicPartition); j.err != nil {
+		return
+	}
+	s := j.slot
+	if s.dir != nil && !s.id.IsZero() && !j.r.TopicID.IsZero() && s.id != j.r.TopicID {
+		if j.err = d.changeTopic(s, j.r.TopicID); j.err != nil {
+			return
+		}
+	}
+	switch {
+	case s.dir == nil:
+		j.made = true
+		j.err = d.create(s, j.r)
+	case s.dir.offline() != nil:
+		j.err = s.dir.offline()
+	case s.id.IsZero() && !j.r.TopicID.IsZero():
+		// Of Kafka before 2.8, interrupted when it was made, or damaged.
+		if j.err = WritePartitionMetadata(s.dir.fs, s.path(), PartitionMetadata{j.r.TopicID}); j.err == nil {
+			d.settleSlot(s, s.dir, j.r.TopicID)
+		}
+	}
+}
+
+func (s *slot) path() string { return filepath.Join(s.dir.path, s.tp.String()) }
+
+// settleSlot sets where a slot's directory is and whose.
+func (d *Dirs) settleSlot(s *slot, dir *directory, id uuid.UUID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s.dir != dir {
+		for _, touched := range []*directory{s.dir, dir} {
+			if touched != nil {
+				touched.slots.Store(nil)
+			}
+		}
+		if s.dir != nil {
+			s.dir.count--
+		}
+		if dir != nil {
+			dir.count++
+		}
+	}
+	s.dir, s.id = dir, id
+}
+
+// changeTopic sets aside a log whose topic was deleted and made anew under its name. If the new topic's log was found in
+// another directory, the slot becomes that one's.
+func (d *Dirs) changeTopic(s *slot, id uuid.UUID) error {
+	d.o.Logger.Warn("log of an earlier topic of that name is set aside",
+		"topic", s.tp.Topic, "partition", s.tp.Partition, "dir", s.dir.path, "id", s.id, "want", id)
+	if err := d.setAside(s, suffixStray); err != nil {
+		return err
+	}
+	for _, twin := range s.twins {
+		if twin.id == id && twin.dir.offline() == nil {
+			s.hint, s.kept = twin.hint, twin.kept
+			d.settleSlot(s, twin.dir, id)
+			break
+		}
+	}
+	return nil
+}
+
+// create makes the directory of a new partition.
+func (d *Dirs) create(s *slot, r OpenRequest) error {
+	if !validTopic(r.Topic) || r.Partition < 0 {
+		return fmt.Errorf("%q is no name for a partition's directory", r.TopicPartition)
+	}
+	dir, err := d.place(r)
+	if err != nil {
+		return err
+	}
+	if err := d.exorcise(dir, r.TopicPartition); err != nil {
+		return err
+	}
+	path := filepath.Join(dir.path, r.TopicPartition.String())
+	if err := dir.fs.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	if !r.TopicID.IsZero() {
+		if err := WritePartitionMetadata(dir.fs, path, PartitionMetadata{r.TopicID}); err != nil {
+			return err
+		}
+	}
+	s.hint = slotHints{offsets: absentOffsets(), clean: true}
+	d.settleSlot(s, dir, r.TopicID)
+	return nil
+}
+
+// place chooses the directory for a new log: the one with the fewest logs of those that have room; the first of equals.
+func (d *Dirs) place(r OpenRequest) (*directory, error) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	var best *directory
+	for _, dir := range d.dirs {
+		if err := dir.offline(); err != nil {
+			if !r.New && !dir.scanned {
+				return nil, err // it may be in there
+			}
+			continue
+		}
+		full := dir.watch.full.Load()
+		if best == nil || best.watch.full.Load() && !full || best.watch.full.Load() == full && dir.count < best.count {
+			best = dir
+		}
+	}
+	if best == nil {
+		return nil, d.dirs[0].offline()
+	}
+	return best, nil
+}
+
+// syncNames makes the names of new directories durable, one sync for all in a log directory.
+func (d *Dirs) syncNames(jobs []openJob) {
+	errs := map[*directory]error{}
+	for i := range jobs {
+		j := &jobs[i]
+		if !j.made || j.err != nil {
+			continue
+		}
+		dir := j.slot.dir
+		err, done := errs[dir]
+		if !done {
+			err = dir.fs.SyncDir(dir.path)
+			errs[dir] = err
+		}
+		j.err = err
+	}
+}
+
+// recoveryGates bound how many logs are recovered at a time: in each directory, and (nil) in all.
+func (d *Dirs) recoveryGates() map[*directory]chan struct{} {
+	gates := map[*directory]chan struct{}{nil: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
+	for _, dir := range d.dirs {
+		gates[dir] = make(chan struct{}, d.o.RecoveryThreads)
+	}
+	return gates
+}
+
+// finish opens the log of a prepared job and gives the slot back.
+func (d *Dirs) finish(ctx context.Context, j *openJob, gates map[*directory]chan struct{}) {
+	if j.slot == nil {
+		return
+	}
+	defer d.release(j.slot)
+	if j.err = errors.Join(j.err, ctx.Err()); j.err != nil {
+		return
+	}
+	s := j.slot
+	if s.log != nil {
+		j.log = s.log
+		return
+	}
+	if !s.hint.clean {
+		for _, gate := range []chan struct{}{gates[s.dir], gates[nil]} {
+			gate <- struct{}{}
+			defer func() { <-gate }()
+		}
+	}
+	if j.log, j.err = Open(d.logOptions(s, j.r.Config)); j.err != nil {
+		j.log = nil
+		s.hint.ends = nil // whatever the marker said
+		return
+	}
+	d.mu.Lock()
+	s.log = j.log
+	d.mu.Unlock()
+}
+
+// logOptions is everything a log is told by its directory.
+func (d *Dirs) logOptions(s *slot, c Config) Options {
+	dir := s.dir
+	return Options{
+		FS: watchedFS{inner: dir.fs.inner, w: dir.watch, slot: s}, Dir: s.path(),
+		Topic: s.tp.Topic, Partition: s.tp.Partition, TopicID: s.id, Config: c,
+		RecoveryPoint: max(0, s.hint.offsets[recoveryPoint]), HighWatermark: max(0, s.hint.offsets[highWatermark]),
+		LogStart: max(0, s.hint.offsets[logStart]), Clean: s.hint.clean, CleanEnd: s.hint.ends,
+		Cache: d.cache, Full: &dir.watch.full, Wall: d.o.Wall, Logger: d.o.Logger,
+		OnSynced:  d.o.OnSynced,
+		BeforeCut: func(_ *Log, to int64) error { return d.beforeCut(s, to) },
+		Offline:   func(err error) { d.takeOffline(dir, err) },
+	}
+}
