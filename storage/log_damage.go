@@ -37,7 +37,7 @@ func (l *Log) judge(o *opened, i int, f vfs.File, t tail, point int64, bad error
 		return err
 	}
 	if sound < size {
-		return unwritten(f, t, sound, bad)
+		return unwritten(f, t, sound, false, bad)
 	}
 	for j := i + 1; j < len(o.segs); j++ {
 		found, err := o.segs[j].startsSound(t.next + 1)
@@ -45,7 +45,7 @@ func (l *Log) judge(o *opened, i int, f vfs.File, t tail, point int64, bad error
 			return err
 		}
 		if found && !endsEarly(f, t, size) {
-			return unwritten(f, t, size, bad)
+			return unwritten(f, t, size, true, bad)
 		}
 	}
 	return nil
@@ -54,19 +54,24 @@ func (l *Log) judge(o *opened, i int, f vfs.File, t tail, point int64, bad error
 // maxJudged bounds the bytes that are read to tell a flipped bit from an unwritten page.
 const maxJudged = 128 << 20
 
-// unwritten returns nil when the bytes from the bad batch to the next sound one never reached the disk as a whole.
-func unwritten(f vfs.File, t tail, sound int64, bad error) error {
-	if sound-t.pos > maxJudged {
+// unwritten returns nil when the bytes from the bad batch to end, where a sound one or the file's end is, never reached
+// the disk as a whole.
+func unwritten(f vfs.File, t tail, end int64, atEnd bool, bad error) error {
+	if end-t.pos > maxJudged {
 		return bad
 	}
-	p := make([]byte, sound-t.pos)
+	p := make([]byte, end-t.pos)
 	if n, err := f.ReadAt(p, t.pos); n < len(p) {
 		return err
 	}
-	if rotten(p) || !hasHole(p, t.pos, t.next) {
+	if rotten(p) {
 		return bad
 	}
-	return nil
+	// A batch may well end with one zero: the number of headers of its last record.
+	if hasHole(p, t.pos, t.next) || atEnd && len(p) > 1 && allZero(p[len(p)-2:]) {
+		return nil
+	}
+	return bad
 }
 
 // endsEarly tells whether the last batch of a file reaches over the file's end because the end is missing, and not

@@ -67,6 +67,15 @@ func small() Config {
 	return c
 }
 
+// newDisk is a disk in memory with a log directory on it.
+func newDisk(seed uint64) *vfs.Mem {
+	m := vfs.NewMem(seed)
+	if err := errors.Join(m.MkdirAll("/logs", 0o755), m.SyncDir("/")); err != nil {
+		panic(err)
+	}
+	return m
+}
+
 func openTest(t testing.TB, fs vfs.FS, change ...func(*Options)) *Log {
 	t.Helper()
 	l, err := tryOpen(fs, change...)

@@ -43,7 +43,7 @@ func (l *Log) load() error {
 	if err := l.loadEpochs(o); err != nil {
 		return err
 	}
-	if o.unsynced {
+	if !l.o.Clean {
 		if err := l.syncOpened(o); err != nil {
 			return l.fail(err)
 		}
@@ -55,9 +55,7 @@ func (l *Log) load() error {
 func (l *Log) list() (*opened, error) {
 	entries, err := l.o.FS.ReadDir(l.o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = l.o.FS.MkdirAll(l.o.Dir, 0o755); err == nil {
-			err = l.o.FS.SyncDir(filepath.Dir(l.o.Dir))
-		}
+		err = l.o.FS.MkdirAll(l.o.Dir, 0o755)
 	}
 	if err != nil {
 		return nil, err
@@ -91,7 +89,10 @@ func (l *Log) list() (*opened, error) {
 	for _, s := range o.segs {
 		s.hasAborted.Store(aborted[s.base])
 	}
-	if len(o.segs) == 0 {
+	if len(o.segs) == 0 { // nothing is in the directory before its own name is durable
+		if err := l.o.FS.SyncDir(filepath.Dir(l.o.Dir)); err != nil {
+			return nil, err
+		}
 		s, err := createSegment(&l.env, max(0, l.o.LogStart))
 		if err != nil {
 			return nil, err
@@ -310,7 +311,7 @@ func (l *Log) openedStart(o *opened) int64 {
 // what was served in between.
 func (l *Log) syncOpened(o *opened) error {
 	for _, s := range o.segs[segmentOf(o.segs, o.fromPoint):] {
-		s.unsynced.Store(true)
+		s.unsynced.Store(o.unsynced)
 		if err := errors.Join(s.sync(), s.syncIndex()); err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 )
 
 func TestAppendStampsAndReadReturnsTheBytes(t *testing.T) {
-	l := openTest(t, vfs.NewMem(1))
+	l := openTest(t, newDisk(1))
 	var want []batch.Batch
 	for i := range 50 {
 		b := spec{n: 1 + i%3, size: 100}.build()
@@ -40,7 +40,7 @@ func TestAppendStampsAndReadReturnsTheBytes(t *testing.T) {
 }
 
 func TestReadBounds(t *testing.T) {
-	l := openTest(t, vfs.NewMem(1))
+	l := openTest(t, newDisk(1))
 	for range 6 {
 		mustAppend(t, l, spec{n: 2, size: 100})
 	}
@@ -82,7 +82,7 @@ func TestReadBounds(t *testing.T) {
 }
 
 func TestCleanCloseOpensLazily(t *testing.T) {
-	mem := vfs.NewMem(1)
+	mem := newDisk(1)
 	l := openTest(t, mem)
 	for range 40 {
 		mustAppend(t, l, spec{n: 3, size: 100, id: true, pid: 5, seq: int32(l.End())})
@@ -122,7 +122,7 @@ func TestCleanCloseOpensLazily(t *testing.T) {
 }
 
 func TestCrashRecoversWithoutCheckpoints(t *testing.T) {
-	mem := vfs.NewMem(1)
+	mem := newDisk(1)
 	l := openTest(t, mem)
 	for i := range 40 {
 		mustAppend(t, l, spec{n: 3, size: 100, leader: int32(i / 10)})

@@ -24,7 +24,38 @@ func (l *Log) Truncate(to int64) error {
 	if to < l.Start() {
 		return l.TruncateAll(to)
 	}
-	return l.cut(to, func() error { return l.truncateLocked(to) })
+	defer l.report()
+	l.syncing.Lock()
+	defer l.syncing.Unlock()
+	c, err := l.findCut(to)
+	if err != nil {
+		return err
+	}
+	return l.cut(c.end, func() error { return l.truncateLocked(c) })
+}
+
+// cutPoint is where a log is going to end.
+type cutPoint struct {
+	to    int64 // as asked for
+	end   int64 // of the last batch that stays
+	index int   // of the segment with it
+	size  int64 // of that segment
+}
+
+// findCut looks for the batch that the cut takes first. Nothing moves below the end meanwhile: the caller holds syncing.
+func (l *Log) findCut(to int64) (cutPoint, error) {
+	segs, end := *l.segments.Load(), l.end.Load()
+	if to >= end {
+		return cutPoint{to: to, end: end}, nil
+	}
+	c := cutPoint{to: to, end: to, index: segmentOf(segs, to)}
+	s := segs[c.index]
+	c.size = s.size.Load()
+	b, found, err := s.find(to, c.size)
+	if err == nil && found {
+		c.end, c.size = min(to, b.base), b.pos
+	}
+	return c, err
 }
 
 // TruncateAll drops everything and begins anew at newStart, which may lie anywhere: a follower whose leader's log begins
@@ -36,14 +67,14 @@ func (l *Log) TruncateAll(newStart int64) error {
 	if err := l.ready(); err != nil {
 		return err
 	}
-	return l.cut(newStart, func() error { return l.truncateAllLocked(newStart) })
-}
-
-// cut runs f with both locks, after the recovery point on record was moved down.
-func (l *Log) cut(to int64, f func() error) error {
 	defer l.report()
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
+	return l.cut(newStart, func() error { return l.truncateAllLocked(newStart) })
+}
+
+// cut runs f with the append lock, after the recovery point on record was moved down to to. The caller holds syncing.
+func (l *Log) cut(to int64, f func() error) error {
 	if l.o.BeforeCut != nil && to < l.synced.Load() {
 		if err := l.o.BeforeCut(l, to); err != nil {
 			return err
@@ -60,32 +91,23 @@ func (l *Log) cut(to int64, f func() error) error {
 	return nil
 }
 
-func (l *Log) truncateLocked(to int64) error {
-	if to >= l.end.Load() {
-		return l.cutEpochsLocked(to)
+func (l *Log) truncateLocked(c cutPoint) error {
+	if c.to >= c.end && c.end == l.end.Load() {
+		return l.cutEpochsLocked(c.to)
 	}
 	segs := *l.segments.Load()
-	i := segmentOf(segs, to)
-	b, found, err := segs[i].find(to, segs[i].size.Load())
-	if err != nil {
-		return err
-	}
-	end, size := to, segs[i].size.Load()
-	if found {
-		end, size = min(to, b.base), b.pos
-	}
-	l.lowerEnds(end)
-	for n := len(segs) - 1; n > i; n-- { // the last one first, so that a crash in between leaves no gap
+	l.lowerEnds(c.end)
+	for n := len(segs) - 1; n > c.index; n-- { // the last one first, so that a crash in between leaves no gap
 		segs[n].retire()
 		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, segs[n].base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
 			return err
 		}
 	}
-	s, err := l.cutSegment(segs[i], size, end)
+	s, err := l.cutSegment(segs[c.index], c.size, c.end)
 	if err != nil {
 		return err
 	}
-	return l.resumeLocked(append(slices.Clone(segs[:i]), s), end)
+	return l.resumeLocked(append(slices.Clone(segs[:c.index]), s), c.end)
 }
 
 // lowerEnds hides what is about to be cut.
