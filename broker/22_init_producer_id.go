@@ -50,8 +50,8 @@ func (h *producerIDAPI) next(ctx context.Context, r *kmsg.InitProducerIDRequest)
 	ctx, cancel := context.WithTimeout(ctx, producerIDWait)
 	defer cancel()
 	id, err := h.ids.ProducerID(ctx)
-	if err != nil {
-		return -1, err
+	if err != nil { // no block could be had for now, whatever the reason
+		return -1, errNoIDs
 	}
 	return id, nil
 }

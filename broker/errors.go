@@ -29,6 +29,7 @@ const (
 	codeNotLeader            int16 = 6
 	codeRequestTimedOut      int16 = 7
 	codeMessageTooLarge      int16 = 10
+	codeLoading              int16 = 14
 	codeNoCoordinator        int16 = 15
 	codeInvalidTopic         int16 = 17
 	codeRecordListTooLarge   int16 = 18
@@ -76,6 +77,7 @@ var (
 	errSessionTopicIDs    = errors.New("fetch session mixes topic names and ids")
 	errInvalidRequest     = errors.New("invalid request")
 	errTimedOut           = errors.New("timed out before all in-sync replicas had it")
+	errNoIDs              = errors.New("no producer ids for now")
 	errNoTransactions     = errors.New("transactions are not served")
 	errNotInTransaction   = errors.New("Partition was not added to the transaction")
 	errNotInTxnAbortable  = errors.New("Partition was not added to the transaction: abort it")
@@ -124,6 +126,10 @@ var errorTable = []errorRow{
 	typed[*storage.SegmentTooSmallError]("storage.SegmentTooSmallError", codeRecordListTooLarge, codeRecordListTooLarge),
 	typed[*storage.ContinuityError]("storage.ContinuityError", codeUnknown, codeUnknown), // a follower's, never a client's
 
+	value("storage.ErrClosed", storage.ErrClosed, codeStorage, codeNotLeader),
+	typed[*storage.StallError]("storage.StallError", codeStorage, codeNotLeader),
+	typed[*storage.ForeignDirError]("storage.ForeignDirError", codeStorage, codeNotLeader),
+	typed[*storage.EmptyDirError]("storage.EmptyDirError", codeStorage, codeNotLeader),
 	// What the operating system says: a failed write whose bytes were cut off again, a failed read.
 	typed[*fs.PathError]("fs.PathError", codeStorage, codeNotLeader),
 	typed[syscall.Errno]("syscall.Errno", codeStorage, codeNotLeader),
@@ -182,6 +188,7 @@ var errorTable = []errorRow{
 	value("errSessionTopicIDs", errSessionTopicIDs, codeSessionTopicIDs, codeSessionTopicIDs),
 	value("errInvalidRequest", errInvalidRequest, codeInvalidRequest, codeInvalidRequest),
 	value("errTimedOut", errTimedOut, codeRequestTimedOut, codeRequestTimedOut),
+	value("errNoIDs", errNoIDs, codeLoading, codeLoading),
 	value("errNoTransactions", errNoTransactions, codeUnsupportedVersion, codeUnsupportedVersion),
 	value("errNotInTransaction", errNotInTransaction, codeInvalidTxnState, codeInvalidTxnState),
 	value("errNotInTxnAbortable", errNotInTxnAbortable, codeTransactionAbortable, codeInvalidTxnState),

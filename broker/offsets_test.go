@@ -221,6 +221,11 @@ func TestInitProducerID(t *testing.T) {
 		change(req)
 		return c.ask(req).(*kmsg.InitProducerIDResponse)
 	}
+	r.ids.Store(noIDs)
+	if resp := ask(4, func(*kmsg.InitProducerIDRequest) {}); resp.ErrorCode != codeLoading || resp.ProducerID != -1 {
+		t.Errorf("without a block: %+v", resp)
+	}
+	r.ids.Store(0)
 	seen := map[int64]bool{}
 	for version := int16(0); version <= 5; version++ {
 		resp := ask(version, func(*kmsg.InitProducerIDRequest) {})

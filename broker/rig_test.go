@@ -95,8 +95,16 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	return r
 }
 
+// noIDs in rig.ids makes ProducerID fail.
+const noIDs = -5
+
 // ProducerID counts up.
-func (r *rig) ProducerID(context.Context) (int64, error) { return r.ids.Add(1), nil }
+func (r *rig) ProducerID(context.Context) (int64, error) {
+	if r.ids.Load() == noIDs {
+		return 0, context.DeadlineExceeded
+	}
+	return r.ids.Add(1), nil
+}
 
 func (r *rig) apply(cs ...metadata.Command) {
 	r.t.Helper()

@@ -16,7 +16,7 @@ type collector struct {
 
 	bytesIn, bytesOut, recordsIn, size *prometheus.Desc // by topic
 	start, end, stableLag              *prometheus.Desc // by topic and partition
-	roles                              *prometheus.Desc
+	roles, parked                      *prometheus.Desc
 }
 
 func newCollector(s *Set) *collector {
@@ -33,6 +33,8 @@ func newCollector(s *Set) *collector {
 		end:       desc("karst_partition_end_offset", "High watermark: the offset after the last committed record.", "topic", "partition"),
 		stableLag: desc("karst_partition_stable_offset_lag",
 			"Records between the last stable offset and the high watermark: held back by open transactions.", "topic", "partition"),
+		parked: desc("karst_replica_parked_fetches",
+			"Places in which fetches wait for records: a fetch takes one on each of its partitions."),
 		roles: desc("karst_partitions", "Partitions on this broker by role: leader, follower, offline.", "role"),
 	}
 }
@@ -40,7 +42,7 @@ func newCollector(s *Set) *collector {
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.bytesIn, c.bytesOut, c.recordsIn, c.size, c.start, c.end, c.stableLag, c.roles,
+		c.bytesIn, c.bytesOut, c.recordsIn, c.size, c.start, c.end, c.stableLag, c.roles, c.parked,
 	} {
 		out <- d
 	}
@@ -49,6 +51,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	roles := map[string]int{"leader": 0, "follower": 0, "offline": 0}
+	parked := 0
 	detailed := c.set.Image().PartitionCount() <= maxDetailed
 	for t := range c.set.byID.all() {
 		var size int64
@@ -59,6 +62,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			}
 			r := p.role.Load()
 			roles[r.name()]++
+			parked += p.Parked()
 			if p.log == nil {
 				continue
 			}
@@ -75,6 +79,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		counter(c.recordsIn, t.recordsIn.Load())
 		out <- prometheus.MustNewConstMetric(c.size, prometheus.GaugeValue, float64(size), t.name)
 	}
+	out <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
 	for role, n := range roles {
 		out <- prometheus.MustNewConstMetric(c.roles, prometheus.GaugeValue, float64(n), role)
 	}

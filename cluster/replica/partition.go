@@ -8,7 +8,6 @@ package replica
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -189,9 +188,4 @@ func (p *Partition) fail(err error) {
 func (p *Partition) inSync(r *role) (have, want int) {
 	want = min(int(p.Settings().Topic.Replication.MinInsyncReplicas), len(r.meta.Replicas))
 	return len(r.meta.ISR), want
-}
-
-// isReplica reports whether broker holds a replica.
-func (r *role) isReplica(broker metadata.BrokerID) bool {
-	return slices.Contains(r.meta.Replicas, broker)
 }
