@@ -36,6 +36,7 @@ type link struct {
 	seeds   []string
 	timeout time.Duration
 	props   *properties
+	opts    []kgo.Opt // of the client, for more clients like it
 }
 
 // connect opens a client with the command's connection flags and makes sure that a broker answers.
@@ -44,7 +45,7 @@ func (s *session) connect(c *cli.Context, extra ...kgo.Opt) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.cl, err = kgo.NewClient(append(opts, extra...)...); err != nil {
+	if l.cl, err = kgo.NewClient(slices.Concat(opts, extra)...); err != nil {
 		return nil, usage("%s", err)
 	}
 	l.adm = kadm.NewClient(l.cl)
@@ -85,7 +86,8 @@ func (s *session) prepare(c *cli.Context) (*link, []kgo.Opt, error) {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}
 	more, err := l.props.options()
-	return l, append(opts, more...), err
+	l.opts = append(opts, more...)
+	return l, l.opts, err
 }
 
 // softwareVersion is the version in the form that ApiVersions allows (KIP-511).

@@ -32,6 +32,8 @@ func runMain() int {
 func commands(s *session) []*cli.Command {
 	return []*cli.Command{
 		topicCommand(s),
+		produceCommand(s),
+		consumeCommand(s),
 		configCommand(s),
 		explainCommand(s),
 		versionCommand(s),
