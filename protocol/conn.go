@@ -52,7 +52,7 @@ func newConn(ctx context.Context, s *Server, l *listener, nc net.Conn) *conn {
 }
 
 func (r *replies) open(c *conn) {
-	r.writer = answerWriter{nc: c.nc}
+	r.writer = answerWriter{nc: c.nc, raw: c.frames.raw}
 	r.pulse, r.now, r.maxInFlight = &c.pulse, c.srv.now, c.srv.opts.MaxInFlight
 	r.metrics = c.srv.metrics
 	r.wake, r.room = make(chan struct{}, 1), make(chan struct{}, 1)

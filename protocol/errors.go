@@ -15,9 +15,6 @@ var ErrStalled = errors.New("peer stalled")
 // ErrIdle is a connection without a request for longer than connections.max.idle.ms.
 var ErrIdle = errors.New("connection idle")
 
-// errStopped ends the connections of a server that stops.
-var errStopped = errors.New("server stopped")
-
 // FrameSizeError is a frame that announces an impossible length: negative, too short for a header, or over
 // socket.request.max.bytes. A web browser's "GET " is one of those, too.
 type FrameSizeError struct {

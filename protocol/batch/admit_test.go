@@ -327,7 +327,8 @@ func TestAdmitWalksWithoutAllocating(t *testing.T) {
 		b := build(t, BuilderOptions{Codec: c}, some(2000)...)
 		r := open()
 		admit(t, b, r) // fills the pools
-		if n := testing.AllocsPerRun(50, func() { _, _ = Admit(b, r) }); n > 3 {
+		// Nothing per record; a pool that the collector (or the race detector) emptied costs a few.
+		if n := testing.AllocsPerRun(50, func() { _, _ = Admit(b, r) }); n > 100 {
 			t.Errorf("%s: %v allocations for 2000 records", c, n)
 		}
 	}

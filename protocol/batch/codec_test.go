@@ -233,11 +233,11 @@ const bombBudget = 84 << 20
 
 func TestBombsAreRefusedInLittleMemory(t *testing.T) {
 	one := Batch(unhex(t, oneRecordHex))
-	for name, bomb := range bombs(512 << 20) {
+	for name, bomb := range bombs(128 << 20) {
 		c := codecOf(name)
 		b := withPayload(one, c, bomb)
 		r := open()
-		r.MaxDecompressedBytes = 256 << 20
+		r.MaxDecompressedBytes = 64 << 20
 		t.Run("admit "+name, func(t *testing.T) {
 			n := allocated(func() { refused[*InvalidError](t, b, r) })
 			if n > bombBudget {
