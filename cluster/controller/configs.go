@@ -58,10 +58,8 @@ func (v View) AlterConfigs(c ConfigChange) (metadata.SetConfigs, error) {
 			return metadata.SetConfigs{}, err
 		}
 	}
-	if scope == config.ScopeTopic {
-		if err := v.checkTopicConfigs(after); err != nil {
-			return metadata.SetConfigs{}, err
-		}
+	if err := v.checkTogether(scope, after); err != nil {
+		return metadata.SetConfigs{}, err
 	}
 	return difference(c.Resource, before, after, v.Image.ConfigVersion(c.Resource)), nil
 }
@@ -122,12 +120,27 @@ func checkOps(ops []ConfigOp) error {
 	return nil
 }
 
+// checkTogether checks the whole set that a resource would have.
+func (v View) checkTogether(scope config.Scope, set map[string]string) error {
+	var err error
+	switch scope {
+	case config.ScopeTopic:
+		err = config.CheckTopic(v.Layers(), set)
+	case config.ScopeGroup:
+		err = config.CheckGroup(v.Layers(), set)
+	}
+	if err != nil {
+		return &ConfigError{Reason: err.Error(), Err: err}
+	}
+	return nil
+}
+
 // applyOp puts the outcome of one operation into set.
 func (v View) applyOp(r metadata.Resource, scope config.Scope, op ConfigOp, set map[string]string) error {
 	option, known := config.Lookup(scope, op.Name)
-	if known && scope == config.ScopeBroker {
-		if err := dynamic(option, r); err != nil {
-			return err
+	if scope == config.ScopeBroker {
+		if err := config.CheckBrokerName(op.Name, r.Name == ""); err != nil {
+			return &RequestError{err.Error()}
 		}
 	}
 	if op.Op == OpDelete {
@@ -144,22 +157,17 @@ func (v View) applyOp(r metadata.Resource, scope config.Scope, op ConfigOp, set 
 		}
 		value = merged(op.Op, v.current(scope, option, set), value)
 	}
+	if scope == config.ScopeBroker {
+		// Kafka refuses a broker's bad value as a bad request, a topic's as a bad setting.
+		if err := config.CheckBroker(op.Name, value, r.Name == ""); err != nil {
+			return &RequestError{err.Error()}
+		}
+	}
 	canonical, err := canonical(scope, op.Name, value)
 	if err != nil {
 		return err
 	}
 	set[op.Name] = canonical
-	return nil
-}
-
-// dynamic refuses broker options that cannot be changed while the broker runs, or not for all brokers at once (KIP-226).
-func dynamic(o config.Option, r metadata.Resource) error {
-	switch {
-	case o.Update == config.ReadOnly:
-		return badRequest("Cannot update these configs dynamically: [%s]", o.Name)
-	case o.Update == config.PerBroker && r.Name == "":
-		return badRequest("Cannot update these configs at default cluster level: [%s]", o.Name)
-	}
 	return nil
 }
 
@@ -205,7 +213,7 @@ func canonical(scope config.Scope, name, value string) (string, error) {
 }
 
 func unknownOption(scope config.Scope, name string) error {
-	err := &config.UnknownError{Scope: scope, Name: name}
+	err := &config.UnknownError{Scope: scope, Name: name, Suggest: config.Suggest(scope, name)}
 	return &ConfigError{Name: name, Reason: err.Error(), Err: err}
 }
 

@@ -12,6 +12,9 @@ import (
 // Default stands for "as configured" where a number of partitions or replicas is asked for.
 const Default = -1
 
+// reservedName is Kafka's topic for what Karst keeps in the metadata log.
+const reservedName = "__transaction_state"
+
 // NewTopic is a topic to create, as CreateTopics has it.
 type NewTopic struct {
 	Name              string
@@ -55,6 +58,9 @@ func (v View) CreateTopic(t NewTopic, d Draw) (metadata.CreateTopic, error) {
 func (v View) checkName(name string) error {
 	if err := metadata.CheckTopicName(name); err != nil {
 		return err
+	}
+	if name == reservedName {
+		return &metadata.TopicNameError{Name: name, Reason: fmt.Sprintf("'%s' is reserved: transactions are kept in the metadata log", name)}
 	}
 	if _, ok := v.Image.Topic(name); ok {
 		return &metadata.TopicExistsError{Name: name}
@@ -171,14 +177,7 @@ func (v View) topicConfigs(values []ConfigValue) (map[string]string, error) {
 	if len(set) == 0 {
 		return nil, nil
 	}
-	return set, v.checkTopicConfigs(set)
-}
-
-func (v View) checkTopicConfigs(set map[string]string) error {
-	if err := config.CheckTopic(v.Layers(), set); err != nil {
-		return &ConfigError{Reason: err.Error(), Err: err}
-	}
-	return nil
+	return set, v.checkTogether(config.ScopeTopic, set)
 }
 
 // ImportTopic is a topic whose logs are there already, written by Kafka.
