@@ -3,7 +3,9 @@ package storage
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"path/filepath"
@@ -21,6 +23,10 @@ const (
 	highWatermarkFile = "replication-offset-checkpoint"
 	logStartFile      = "log-start-offset-checkpoint"
 )
+
+// checksumName stands where a topic would in the last line of an offset checkpoint that Karst wrote; the line's offset is
+// a CRC-32C of all bytes before it. Kafka reads it as a partition that it does not have, and it cannot be a topic's name.
+const checksumName = "karst:crc32c"
 
 // maxCheckpointBytes bounds what is read of a file that should be small: a million partitions with the longest names.
 const maxCheckpointBytes = 512 << 20
@@ -43,8 +49,9 @@ func (tp TopicPartition) Compare(o TopicPartition) int {
 }
 
 // ReadCheckpoint reads an offset checkpoint file (Kafka's OffsetCheckpointFile, version 0): per partition an offset. An
-// empty file has no entries, as Kafka leaves it before the first write. Anything that does not parse to the last byte
-// is a *CorruptError, which callers treat like a missing file (fs.ErrNotExist): a checkpoint only saves work.
+// empty file has no entries, as Kafka leaves it before the first write. Anything that does not parse to the last byte,
+// or does not match the checksum that Karst adds, is a *CorruptError, which callers treat like a missing file
+// (fs.ErrNotExist): a checkpoint only saves work.
 func ReadCheckpoint(fs vfs.FS, path string) (map[TopicPartition]int64, error) {
 	b, err := readFile(fs, path, maxCheckpointBytes)
 	if err != nil {
@@ -64,11 +71,11 @@ func WriteCheckpoint(fs vfs.FS, path string, offsets map[TopicPartition]int64) e
 		tps = append(tps, tp)
 	}
 	slices.SortFunc(tps, TopicPartition.Compare)
-	b := checkpointHeader(nil, len(tps))
+	b := checkpointHeader(nil, len(tps)+1)
 	for _, tp := range tps {
 		b = appendCheckpointLine(b, tp, offsets[tp])
 	}
-	return writeAtomic(fs, path, b)
+	return writeAtomic(fs, path, appendChecksumLine(b))
 }
 
 func checkpointHeader(b []byte, entries int) []byte {
@@ -81,6 +88,13 @@ func appendCheckpointLine(b []byte, tp TopicPartition, offset int64) []byte {
 	b = append(strconv.AppendInt(b, int64(tp.Partition), 10), ' ')
 	return append(strconv.AppendInt(b, offset, 10), '\n')
 }
+
+// appendChecksumLine ends a checkpoint; its header counts this line too.
+func appendChecksumLine(b []byte) []byte {
+	return appendCheckpointLine(b, TopicPartition{Topic: checksumName}, int64(checksum(b)))
+}
+
+func checksum(b []byte) uint32 { return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) }
 
 func parseCheckpoint(b []byte) (map[TopicPartition]int64, error) {
 	if len(b) == 0 {
@@ -96,6 +110,12 @@ func parseCheckpoint(b []byte) (map[TopicPartition]int64, error) {
 		partition, offset, _ := strings.Cut(rest, " ")
 		p, perr := number(partition, 32)
 		o, oerr := number(offset, 64)
+		if topic == checksumName {
+			if before := b[:len(b)-len(rows.rest)-len(rows.line)-1]; rows.rest != "" || o != int64(checksum(before)) {
+				return nil, errors.New("checksum does not match")
+			}
+			continue
+		}
 		if !validTopic(topic) || perr != nil || oerr != nil {
 			return nil, fmt.Errorf("line %d is %.60q, want topic, partition and offset", rows.at, rows.line)
 		}

@@ -121,6 +121,7 @@ type Dirs struct {
 	dirs  []*directory
 	meter *dirsMetrics
 
+	slotOf   sync.Map        // *Log to *slot, for callers on the hot path
 	failures chan *directory // directories whose watch noticed a failure; Run takes them offline
 
 	mu struct {
@@ -131,17 +132,17 @@ type Dirs struct {
 	}
 }
 
-// slot is the place of one partition: its directory on disk and, when open, its log. Fields without a comment are set
-// when the slot is made; dir is nil until then.
+// slot is the place of one partition: its directory on disk and, when open, its log. dir is nil until it is settled, and
+// does not change then: a partition that leaves its directory leaves its slot.
 type slot struct {
-	tp   TopicPartition
-	dir  *directory
-	id   uuid.UUID
-	hint slotHints
+	tp    TopicPartition
+	dir   *directory // guarded by Dirs.mu until settled
+	id    uuid.UUID  // guarded by Dirs.mu; zero when not known
+	hint  slotHints  // of who has the slot
+	twins []*slot    // the same partition in other directories, found at start
 
-	twins []*slot       // the same partition in other directories, found at start
-	busy  chan struct{} // guarded by Dirs.mu: not nil while somebody opens or removes this partition
-	log   *Log          // guarded by Dirs.mu for readers; written by who has the slot
+	busy chan struct{} // guarded by Dirs.mu: not nil while somebody has the slot to open or remove the partition
+	log  *Log          // guarded by Dirs.mu
 
 	syncing syncState
 	dirty   dirtyMark
@@ -268,16 +269,19 @@ func (d *Dirs) SetConfig(tp TopicPartition, c Config) {
 func (d *Dirs) Describe() []DirInfo {
 	out := make([]DirInfo, 0, len(d.dirs))
 	for _, dir := range d.dirs {
+		slots := d.slotsOf(dir)
 		i := DirInfo{Path: dir.path, ID: dir.id, Err: dir.offline(), Total: dir.total.Load(), Usable: dir.free.Load()}
-		for _, s := range d.slotsOf(dir) {
+		d.mu.RLock()
+		for _, s := range slots {
 			size := int64(0)
-			if l, ok := d.Get(s.tp); ok {
-				size = l.Size()
+			if s.log != nil {
+				size = s.log.Size()
 			} else if s.hint.ends != nil {
 				size = s.hint.ends.Size
 			}
 			i.Logs = append(i.Logs, LogInfo{s.tp, s.id, size})
 		}
+		d.mu.RUnlock()
 		out = append(out, i)
 	}
 	return out

@@ -109,13 +109,13 @@ func (d *Dirs) keepLocked(dir *directory, kind int, always bool) error {
 	if !changed {
 		return nil
 	}
-	b := checkpointHeader(make([]byte, 0, 16+40*lines), lines)
+	b := checkpointHeader(make([]byte, 0, 64+40*lines), lines+1)
 	for i, s := range slots {
 		if now[i] >= 0 {
 			b = appendCheckpointLine(b, s.tp, now[i])
 		}
 	}
-	if err := writeAtomic(dir.fs, filepath.Join(dir.path, checkpointFile(kind)), b); err != nil {
+	if err := writeAtomic(dir.fs, filepath.Join(dir.path, checkpointFile(kind)), appendChecksumLine(b)); err != nil {
 		return err
 	}
 	for i, s := range slots {

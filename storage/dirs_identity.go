@@ -3,7 +3,6 @@ package storage
 import (
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"io/fs"
 	"maps"
 	"path/filepath"
@@ -265,7 +264,7 @@ func readStart(fsys vfs.FS, dir string) (*startRecord, error) {
 
 // seal puts a line with a CRC-32C of all before it behind a text, unseal checks it and takes it off.
 func seal(text string) []byte {
-	return fmt.Appendf(nil, "%scrc %08x\n", text, crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)))
+	return fmt.Appendf(nil, "%scrc %08x\n", text, checksum([]byte(text)))
 }
 
 func unseal(b []byte) (string, error) {

@@ -43,9 +43,9 @@ func (m *dirsMetrics) unregister() {
 	}
 }
 
-func (m *dirsMetrics) synced(took time.Duration, err error) {
+func (m *dirsMetrics) synced(took time.Duration, failed bool) {
 	m.syncs.Observe(took.Seconds())
-	if err != nil {
+	if failed {
 		m.syncErrors.Inc()
 	}
 }

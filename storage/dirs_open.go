@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"path/filepath"
 	"runtime"
 	"sync"
@@ -140,10 +141,16 @@ func (d *Dirs) prepare(ctx context.Context, j *openJob) {
 		return
 	}
 	s := j.slot
+	if s.dir != nil && s.log == nil && flippedID(s.id, j.r.TopicID) {
+		d.o.Logger.Warn("damaged topic id is made anew", "topic", s.tp.Topic, "partition", s.tp.Partition, "id", s.id, "want", j.r.TopicID)
+		d.settleSlot(s, s.dir, uuid.UUID{})
+	}
 	if s.dir != nil && !s.id.IsZero() && !j.r.TopicID.IsZero() && s.id != j.r.TopicID {
-		if j.err = d.changeTopic(s, j.r.TopicID); j.err != nil {
+		if s, j.err = d.changeTopic(s, j.r.TopicID); j.err != nil {
+			j.slot = s
 			return
 		}
+		j.slot = s
 	}
 	switch {
 	case s.dir == nil:
@@ -159,44 +166,61 @@ func (d *Dirs) prepare(ctx context.Context, j *openJob) {
 	}
 }
 
+// flippedID tells whether the id that was read can only be the wanted one with a character or two damaged: random ids
+// differ in half of their bits. Taken for another topic's, the log would be set aside.
+func flippedID(got, want uuid.UUID) bool {
+	random := want[6]>>4 == 4 && want[8]>>6 == 2 // version 4: not a made-up id that lies close to others
+	differ := 0
+	for i := range got {
+		differ += bits.OnesCount8(got[i] ^ want[i])
+	}
+	return random && !got.IsZero() && differ > 0 && differ <= 8
+}
+
 func (s *slot) path() string { return filepath.Join(s.dir.path, s.tp.String()) }
 
-// settleSlot sets where a slot's directory is and whose.
+// settleSlot sets, once, where a slot's directory is, and whose. The caller has the slot.
 func (d *Dirs) settleSlot(s *slot, dir *directory, id uuid.UUID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.dir != dir {
-		for _, touched := range []*directory{s.dir, dir} {
-			if touched != nil {
-				touched.slots.Store(nil)
-			}
-		}
-		if s.dir != nil {
-			s.dir.count--
-		}
-		if dir != nil {
-			dir.count++
-		}
+	if s.dir == nil {
+		s.dir = dir
+		dir.count++
+		dir.slots.Store(nil)
 	}
-	s.dir, s.id = dir, id
+	s.id = id
 }
 
-// changeTopic sets aside a log whose topic was deleted and made anew under its name. If the new topic's log was found in
-// another directory, the slot becomes that one's.
-func (d *Dirs) changeTopic(s *slot, id uuid.UUID) error {
+// replaceSlot puts a new slot without directory in the place of s. The claim on s goes over to it.
+func (d *Dirs) replaceSlot(s *slot) *slot {
+	n := newSlot(s.tp)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n.busy, n.twins = s.busy, s.twins
+	s.log = nil
+	s.dir.count--
+	s.dir.slots.Store(nil)
+	d.mu.slots[s.tp] = n
+	return n
+}
+
+// changeTopic sets aside a log whose topic was deleted and made anew under its name, and returns the slot for the new
+// one. If that log was found in another directory, the slot is that one's.
+func (d *Dirs) changeTopic(s *slot, id uuid.UUID) (*slot, error) {
 	d.o.Logger.Warn("log of an earlier topic of that name is set aside",
 		"topic", s.tp.Topic, "partition", s.tp.Partition, "dir", s.dir.path, "id", s.id, "want", id)
-	if err := d.setAside(s, suffixStray); err != nil {
-		return err
+	n, err := d.setAside(s, suffixStray)
+	if err != nil {
+		return n, err
 	}
 	for _, twin := range s.twins {
 		if twin.id == id && twin.dir.offline() == nil {
-			s.hint, s.kept = twin.hint, twin.kept
-			d.settleSlot(s, twin.dir, id)
+			n.hint, n.kept = twin.hint, twin.kept
+			d.settleSlot(n, twin.dir, id)
 			break
 		}
 	}
-	return nil
+	return n, nil
 }
 
 // create makes the directory of a new partition.
@@ -297,12 +321,15 @@ func (d *Dirs) finish(ctx context.Context, j *openJob, gates map[*directory]chan
 	}
 	if j.log, j.err = Open(d.logOptions(s, j.r.Config)); j.err != nil {
 		j.log = nil
+		d.mu.Lock()
 		s.hint.ends = nil // whatever the marker said
+		d.mu.Unlock()
 		return
 	}
 	d.mu.Lock()
 	s.log = j.log
 	d.mu.Unlock()
+	d.slotOf.Store(j.log, s)
 }
 
 // logOptions is everything a log is told by its directory.

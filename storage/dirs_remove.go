@@ -27,39 +27,42 @@ func (d *Dirs) retire(tp TopicPartition, suffix string) error {
 	if err != nil {
 		return err
 	}
-	defer d.release(s)
-	if s.dir == nil {
-		return nil
+	if s.dir != nil {
+		s, err = d.setAside(s, suffix)
 	}
-	return d.setAside(s, suffix)
+	d.release(s)
+	return err
 }
 
 // setAside takes a partition out of service and renames its directory. In a directory that is offline the files stay as
-// they are; when it comes back, they are of a partition that nobody knows. The caller has the slot.
-func (d *Dirs) setAside(s *slot, suffix string) error {
-	dir, old, log := s.dir, s.path(), s.log
-	d.mu.Lock()
-	s.log = nil
-	d.mu.Unlock()
+// they are; when it comes back, they are of a partition that nobody knows. The caller has the slot, and afterwards the
+// one that is returned, which has no directory.
+func (d *Dirs) setAside(s *slot, suffix string) (*slot, error) {
+	log := s.log
+	n := d.replaceSlot(s)
 	delay := DefaultConfig().FileDeleteDelay
 	if log != nil {
+		d.slotOf.Delete(log)
 		delay = log.Config().FileDeleteDelay
 		if suffix == suffixDelete || log.Close() != nil {
 			log.Abandon()
 		}
 	}
-	d.settleSlot(s, nil, uuid.UUID{})
-	s.hint = slotHints{offsets: absentOffsets()}
-	if dir.offline() != nil {
-		return nil
+	s.dir.haunt(s.tp)
+	if s.dir.offline() != nil {
+		return n, nil
 	}
-	dir.haunt(s.tp)
+	return n, d.moveAside(s, suffix, delay)
+}
+
+func (d *Dirs) moveAside(s *slot, suffix string, delay time.Duration) error {
+	dir := s.dir
 	unique, err := uuid.New(d.o.Rand)
 	if err != nil {
 		return err
 	}
 	aside := filepath.Join(dir.path, asideName(s.tp, unique, suffix))
-	if err := dir.fs.Rename(old, aside); err != nil {
+	if err := dir.fs.Rename(s.path(), aside); err != nil {
 		return err
 	}
 	if err := dir.fs.SyncDir(dir.path); err != nil {

@@ -53,12 +53,8 @@ func (q *syncQueue) pop() *slot {
 // it. Requests that come while one is waiting or running share the next (group commit). OnSynced tells the outcome; a
 // failure takes the directory offline.
 func (d *Dirs) RequestSync(l *Log) {
-	d.mu.RLock()
-	s := d.mu.slots[l.TopicPartition()]
-	ours := s != nil && s.log == l
-	d.mu.RUnlock()
-	if ours {
-		s.requestSync()
+	if s, ok := d.slotOf.Load(l); ok {
+		s.(*slot).requestSync()
 	}
 }
 
@@ -103,7 +99,7 @@ func (d *Dirs) syncOne(s *slot) {
 	if l != nil {
 		began := d.o.Mono()
 		err := l.Sync() // a failure reports itself: Options.Offline
-		d.meter.synced(d.o.Mono().Sub(began), err)
+		d.meter.synced(d.o.Mono().Sub(began), err != nil && s.dir.offline() != nil)
 		if err == nil && !l.OldestUnsynced().IsZero() {
 			s.markDirty()
 		}
