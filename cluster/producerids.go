@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/quorum"
 )
 
 const (
@@ -23,6 +24,7 @@ type producerIDs struct {
 		next, end int64 // of the current block
 		ahead     metadata.ProducerIDBlock
 		waiters   []chan error // told when a block came, or could not be had
+		stopped   bool         // no block will come any more
 	}
 	want chan struct{} // one slot: a block is needed
 }
@@ -33,7 +35,7 @@ func newProducerIDs() *producerIDs {
 
 // ProducerID returns an id that no producer of this cluster has had. It waits only when a block was used up before the
 // next one was there. Errors: those of quorum's Propose, *metadata.StaleIncarnationError when this broker is not
-// registered, ctx's.
+// registered, *quorum.StoppedError once Run has ended, ctx's.
 func (c *Cluster) ProducerID(ctx context.Context) (int64, error) {
 	for {
 		id, wait := c.ids.get()
@@ -70,6 +72,9 @@ func (p *producerIDs) get() (int64, <-chan error) {
 	if left == 0 {
 		wait := make(chan error, 1)
 		p.mu.waiters = append(p.mu.waiters, wait)
+		if p.mu.stopped {
+			p.wakeLocked(&quorum.StoppedError{})
+		}
 		return 0, wait
 	}
 	p.mu.next++
@@ -93,6 +98,14 @@ func (p *producerIDs) fail(err error) {
 	p.wakeLocked(err)
 }
 
+// stop lets nobody wait any longer.
+func (p *producerIDs) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.stopped = true
+	p.wakeLocked(&quorum.StoppedError{})
+}
+
 func (p *producerIDs) wakeLocked(err error) {
 	for _, w := range p.mu.waiters {
 		w <- err
@@ -112,7 +125,7 @@ func (c *Cluster) runProducerIDs(ctx context.Context) {
 		select {
 		case <-c.ids.want:
 		case <-ctx.Done():
-			c.ids.fail(ctx.Err())
+			c.ids.stop()
 			return
 		}
 		if c.ids.full() {

@@ -106,10 +106,11 @@ func hasConfigs(have map[string]string, cmd metadata.SetConfigs) bool {
 }
 
 // decide makes one decision on the image of the moment and proposes it; when another change was faster, it decides again.
+// A decision that there is nothing to do is nil.
 func (c *Cluster) decide(ctx context.Context, decision func(controller.View) (metadata.Command, error)) error {
 	for n := 0; ; n++ {
 		cmd, err := decision(c.view())
-		if err != nil {
+		if err != nil || cmd == nil {
 			return err
 		}
 		err = c.propose(ctx, []metadata.Command{cmd})[0]

@@ -149,11 +149,11 @@ func (c *Cluster) createPartitions(ctx context.Context, t controller.MorePartiti
 		if err != nil {
 			return nil, err
 		}
-		if added := int64(len(cmd.New)); added > left {
+		added := int64(len(cmd.New))
+		if added > left {
 			return nil, &controller.TooManyPartitionsError{Requested: added, Max: controller.MaxPartitionsPerRequest}
-		} else {
-			*budget = left - added
 		}
+		*budget = left - added
 		return cmd, nil
 	})
 }
@@ -175,12 +175,18 @@ func (c *Cluster) AlterConfigs(ctx context.Context, changes []controller.ConfigC
 			_, errs[i] = c.view().AlterConfigs(ch)
 			continue
 		}
-		errs[i] = c.decide(ctx, func(v controller.View) (metadata.Command, error) { return v.AlterConfigs(ch) })
+		errs[i] = c.decide(ctx, func(v controller.View) (metadata.Command, error) {
+			cmd, err := v.AlterConfigs(ch)
+			if err != nil || len(cmd.Set)+len(cmd.Delete) == 0 {
+				return nil, err
+			}
+			return cmd, nil
+		})
 	}
 	return errs
 }
 
-// Import makes the topics of a data directory that Kafka wrote known, with their ids. Broker.LeaderEpoch of each must be
+// Import makes the topics of a data directory that Kafka wrote known, with their ids. LeaderEpoch of each must be
 // larger than every epoch in its logs. A topic that was imported before is no error.
 func (c *Cluster) Import(ctx context.Context, topics []controller.ImportTopic) []error {
 	errs := make([]error, len(topics))
