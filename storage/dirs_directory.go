@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/karstlog/karst/internal/uuid"
@@ -244,16 +245,22 @@ func (dir *directory) nextMeasure() time.Duration {
 	return min(max(left, 250*time.Millisecond), 2*time.Second)
 }
 
-// makeDir makes a directory and its parents, durable up to the parents' names.
-func makeDir(fs vfs.FS, path string) error {
-	if err := fs.MkdirAll(path, 0o755); err != nil {
+// makeDir makes a directory and makes its name and those of its parents durable.
+func makeDir(fsys vfs.FS, path string) error {
+	if err := fsys.MkdirAll(path, 0o755); err != nil {
 		return err
 	}
 	for p := filepath.Dir(path); ; p = filepath.Dir(p) {
-		// Parents that belong to somebody else need not be readable, and were not made here.
-		_ = fs.SyncDir(p)
+		if err := fsys.SyncDir(p); err != nil && !notOurs(err) {
+			return err
+		}
 		if p == filepath.Dir(p) {
 			return nil
 		}
 	}
+}
+
+// notOurs tells errors of directories that belong to somebody else: we did not make anything in there.
+func notOurs(err error) bool {
+	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EINVAL)
 }
