@@ -2,6 +2,7 @@ package broker
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
@@ -24,6 +25,7 @@ type fetchAPI struct {
 	maxBytes int // fetch.max.bytes: of one answer, whatever the client asks for
 
 	converting *conversions
+	parked     atomic.Int64  // partitions of all parked fetches
 	check      time.Duration // how often a parked fetch looks whether its connection still exists
 	pool       *sync.Pool
 }
@@ -62,6 +64,7 @@ type fetch struct {
 	wait  replica.Waiter
 	timer *time.Timer
 	timed bool // the timer was started for this request
+	holds int  // what it has taken of fetchAPI.parked
 	out   fetchAnswer
 }
 
@@ -113,11 +116,11 @@ func (f *fetch) resume() {
 func (f *fetch) attempt() (reuse bool) {
 	f.wait.Unpark()
 	bytes, due := f.read()
-	if !due && bytes < f.minBytes && len(f.items) > 0 && time.Now().Before(f.deadline) {
+	if !due && bytes < f.minBytes && len(f.items) > 0 && time.Now().Before(f.deadline) && f.mayPark() {
 		f.park(bytes)
 		return false
 	}
-	f.over = true
+	f.end()
 	f.call.ReplyFetch(f.answer())
 	return !f.timed || f.timer.Stop()
 }
@@ -163,6 +166,34 @@ func (it *fetchItem) find(f *fetch) {
 	}
 }
 
+// maxParked bounds the memory of parked fetches: this many partitions of all of them together, about 250 bytes each. A
+// fetch for which there is no room answers with what it has.
+const maxParked = 500_000
+
+// mayPark takes room for a wait. A fetch of more partitions than there are names some twice and does not wait.
+func (f *fetch) mayPark() bool {
+	n := len(f.items)
+	if f.holds > 0 {
+		return true
+	}
+	if n > f.api.set.Image().PartitionCount() {
+		return false
+	}
+	if f.api.parked.Add(int64(n)) > maxParked {
+		f.api.parked.Add(-int64(n))
+		return false
+	}
+	f.holds = n
+	return true
+}
+
+// end says that the request is over, and gives its room back.
+func (f *fetch) end() {
+	f.over = true
+	f.api.parked.Add(-int64(f.holds))
+	f.holds = 0
+}
+
 // park waits for the bytes that are missing. What was read is given back: the next attempt reads again.
 func (f *fetch) park(have int) {
 	f.wait.Arm(int64(f.minBytes-have), len(f.items))
@@ -195,9 +226,9 @@ func (f *fetch) tick() {
 		return
 	}
 	if f.call.Ctx().Err() != nil {
-		f.over = true
 		f.wait.Disarm()
 		f.wait.Unpark()
+		f.end()
 		return
 	}
 	left := time.Until(f.deadline)

@@ -10,7 +10,7 @@ import (
 
 // BenchmarkProduce sends one batch of 16 KiB a request, 5 in flight, and reads the answers.
 func BenchmarkProduce(b *testing.B) {
-	r := newRig(b, rigOptions{})
+	r := newRig(b, rigOptions{disk: true, sync: true})
 	r.topic("t", 1, nil)
 	c := r.dial()
 	frame := request(produceReq(9, -1, part{"t", 0, plain(b, 700)}))
@@ -20,7 +20,7 @@ func BenchmarkProduce(b *testing.B) {
 
 // BenchmarkProduceSixPartitions sends six batches of 16 KiB a request.
 func BenchmarkProduceSixPartitions(b *testing.B) {
-	r := newRig(b, rigOptions{})
+	r := newRig(b, rigOptions{disk: true, sync: true})
 	r.topic("t", 6, nil)
 	c := r.dial()
 	var parts []part
@@ -34,7 +34,7 @@ func BenchmarkProduceSixPartitions(b *testing.B) {
 
 // BenchmarkFetch reads 16 KiB of each of six partitions a request.
 func BenchmarkFetch(b *testing.B) {
-	r := newRig(b, rigOptions{})
+	r := newRig(b, rigOptions{disk: true, sync: true})
 	r.topic("t", 6, nil)
 	c := r.dial()
 	var parts []from
@@ -49,7 +49,7 @@ func BenchmarkFetch(b *testing.B) {
 
 // BenchmarkParkedFetch waits for a record each time.
 func BenchmarkParkedFetch(b *testing.B) {
-	r := newRig(b, rigOptions{})
+	r := newRig(b, rigOptions{disk: true, sync: true})
 	r.topic("t", 1, nil)
 	c, p := r.dial(), r.dial()
 	produce := request(produceReq(9, 1, part{"t", 0, plain(b, 1)}))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
+	"github.com/karstlog/karst/config"
 	"github.com/karstlog/karst/protocol"
 )
 
@@ -23,6 +24,8 @@ type Options struct {
 	Set      *replica.Set
 	IDs      ProducerIDs
 	Dirs     LogDirs
+	Admin    Admin         // nil: the cluster is neither described nor changed
+	Topics   config.Topics // rules for creating, deleting and describing topics
 	Wall     func() time.Time // record timestamps; time.Now unless a test says otherwise
 	Logger   *slog.Logger
 	Registry prometheus.Registerer // nil: nothing is counted
@@ -45,19 +48,23 @@ type handlers interface {
 func New(o Options) *Broker {
 	o.setDefaults()
 	m := newMetrics(o.Registry)
-	sessions := newSessionCache(o.SessionSlots, maxSessionPartitions)
-	m.watchSessions(sessions)
 	hint := leaderHint{set: o.Set}
-	return &Broker{groups: []handlers{
+	fetches := &fetchAPI{
+		set: o.Set, hint: hint, sessions: newSessionCache(o.SessionSlots, maxSessionPartitions), metrics: m,
+		maxBytes: o.FetchMaxBytes, converting: &conversions{}, check: connectionCheck, pool: &sync.Pool{New: newFetch},
+	}
+	m.watchFetches(fetches)
+	b := &Broker{groups: []handlers{
 		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce}},
-		&fetchAPI{
-			set: o.Set, hint: hint, sessions: sessions, metrics: m, maxBytes: o.FetchMaxBytes,
-			converting: &conversions{}, check: connectionCheck, pool: &sync.Pool{New: newFetch},
-		},
+		fetches,
 		&offsetsAPI{set: o.Set},
 		&producerIDAPI{ids: o.IDs},
 		&logDirsAPI{dirs: o.Dirs},
 	}}
+	if o.Admin != nil {
+		b.groups = append(b.groups, newAdminAPI(o))
+	}
+	return b
 }
 
 func (o *Options) setDefaults() {

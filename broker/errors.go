@@ -179,6 +179,12 @@ var errorTable = []errorRow{
 	typed[*controller.RequestError]("controller.RequestError", codeInvalidRequest, codeInvalidRequest),
 	typed[*controller.ConfigOperationError]("controller.ConfigOperationError", codeUnknown, codeUnknown),
 
+	value("errDeletionDisabled", errDeletionDisabled, codeDeletionDisabled, codeInvalidRequest),
+	value("errNoGroups", errNoGroups, codeNoCoordinator, codeNoCoordinator),
+	value("errEndpointType", errEndpointType, codeEndpointType, codeEndpointType),
+	value("errDuplicateTopic", errDuplicateTopic, codeInvalidRequest, codeInvalidRequest),
+	value("errOtherBroker", errOtherBroker, codeInvalidRequest, codeInvalidRequest),
+
 	value("errInvalidAcks", errInvalidAcks, codeInvalidAcks, codeInvalidAcks),
 	value("errTwice", errTwice, codeInvalidRequest, codeInvalidRequest),
 	value("errNullRecords", errNullRecords, codeInvalidRecord, codeInvalidRecord),

@@ -297,6 +297,28 @@ func TestParkedFetchesOfClosedConnectionsGoAway(t *testing.T) {
 	r.parked("t", 0, 1)
 	c.conn.Close()
 	r.parked("t", 0, 0)
+	for r.fetch.parked.Load() != 0 { // given back right after
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestParkedFetchesAreBounded(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.topic("t", 2, nil)
+	c := r.dial()
+	if got := c.fetch(11, long, 1, from{topic: "t"}, from{topic: "t"}, from{topic: "t"}); len(got) != 3 {
+		t.Errorf("more partitions than there are: %+v", got) // not parked, or this would wait
+	}
+	r.fetch.parked.Store(maxParked - 1)
+	if got := c.fetch(11, long, 1, from{topic: "t"}, from{topic: "t", index: 1}); len(got) != 2 {
+		t.Errorf("without room: %+v", got)
+	}
+	if got := c.fetch(11, 20, 1, from{topic: "t"}); len(got) != 1 {
+		t.Errorf("with room for one: %+v", got)
+	}
+	if n := r.fetch.parked.Load(); n != maxParked-1 {
+		t.Errorf("room for %d partitions was not given back", n-(maxParked-1))
+	}
 }
 
 func TestFetchSessions(t *testing.T) {

@@ -38,7 +38,9 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) watchSessions(c *sessionCache) {
+func (m *metrics) watchFetches(f *fetchAPI) {
+	c := f.sessions
+
 	if m.registry == nil {
 		return
 	}
@@ -46,6 +48,12 @@ func (m *metrics) watchSessions(c *sessionCache) {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, get)
 	}
 	m.registry.MustRegister(
+		gauge("karst_fetch_parked_partitions", "Partitions that fetches wait on.", func() float64 {
+			return float64(f.parked.Load())
+		}),
+		gauge("karst_fetch_conversion_bytes", "Bytes held by conversions for old clients.", func() float64 {
+			return float64(f.converting.held.Load())
+		}),
 		gauge("karst_fetch_sessions", "Incremental fetch sessions that are cached.", func() float64 {
 			n, _, _ := c.size()
 			return float64(n)

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"syscall"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
+	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol/batch"
 )
 
@@ -263,6 +266,66 @@ func TestProduceTimesOutWithItsOffset(t *testing.T) {
 	}
 	if got := c.fetch(11, 0, 0, from{topic: "t"})[0]; got.HighWatermark != 0 || len(got.RecordBatches) != 0 {
 		t.Errorf("high watermark %d before any sync", got.HighWatermark)
+	}
+}
+
+func TestLeaderElsewhereIsNamed(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	r.apply(
+		metadata.RegisterBroker{Broker: metadata.Broker{ID: 2, Incarnation: newID(), Rack: "r", Endpoints: []metadata.Endpoint{
+			{Name: "OTHER", Host: "wrong", Port: 1}, {Name: "PLAINTEXT", Host: "right", Port: 7},
+		}}},
+		metadata.CreateTopic{ID: newID(), Name: "t", Partitions: [][]metadata.BrokerID{{2}, {2}}},
+	)
+	c := r.dial()
+	req := produceReq(10, -1, part{"t", 0, plain(t, 1)}, part{"t", 1, plain(t, 1)})
+	resp := c.ask(req).(*kmsg.ProduceResponse)
+	for _, p := range resp.Topics[0].Partitions {
+		if p.ErrorCode != codeNotLeader || p.BaseOffset != -1 || p.CurrentLeader.LeaderID != 2 {
+			t.Errorf("error %d, base offset %d, leader %+v", p.ErrorCode, p.BaseOffset, p.CurrentLeader)
+		}
+	}
+	if b := resp.Brokers; len(b) != 1 || b[0].NodeID != 2 || b[0].Host != "right" || b[0].Port != 7 || b[0].Rack == nil {
+		t.Errorf("endpoints %+v", b)
+	}
+	fetch := fetchReq(11, long, 1, from{topic: "t"})
+	if got := flatten(c.ask(fetch).(*kmsg.FetchResponse)); got[0].ErrorCode != codeNotLeader {
+		t.Errorf("fetch: error %d", got[0].ErrorCode)
+	}
+	if p := c.listOffset(5, 0, "t", 0, -1, tsLatest); p.ErrorCode != codeNotLeader {
+		t.Errorf("offsets: error %d", p.ErrorCode)
+	}
+}
+
+// A failed sync takes the directory, and all that is in it, offline: a retriable error, and nothing acknowledged.
+func TestFailedSyncIsAStorageError(t *testing.T) {
+	r := newRig(t, rigOptions{sync: true, faulty: true})
+	r.topic("t", 2, map[string]string{"karst.durability": "fsync"})
+	c, other := r.dial(), r.dial()
+	c.put("t", 0, 1)
+	wait := fetchReq(11, long, 1, from{topic: "t", index: 1})
+	other.send(wait)
+	r.parked("t", 1, 1)
+	r.faults.FailNth(1, syscall.EIO, vfs.Sync)
+	if p := c.produce(9, -1, part{"t", 0, plain(t, 1)}); p.ErrorCode != codeStorage {
+		t.Errorf("the produce whose sync failed: error %d", p.ErrorCode)
+	}
+	if got := flatten(other.receive(wait).(*kmsg.FetchResponse)); got[0].ErrorCode != codeStorage {
+		t.Errorf("the parked fetch: error %d", got[0].ErrorCode)
+	}
+	if p := c.produce(9, 1, part{"t", 1, plain(t, 1)}); p.ErrorCode != codeStorage {
+		t.Errorf("a produce to the same directory: error %d", p.ErrorCode)
+	}
+	if p := c.produce(3, 1, part{"t", 1, plain(t, 1)}); p.ErrorCode != codeNotLeader {
+		t.Errorf("an old client: error %d", p.ErrorCode)
+	}
+	if p := c.listOffset(5, 0, "t", 0, -1, tsLatest); p.ErrorCode != codeStorage {
+		t.Errorf("offsets: error %d", p.ErrorCode)
+	}
+	req := kmsg.NewPtrDescribeLogDirsRequest()
+	req.Version = 4
+	if d := c.ask(req).(*kmsg.DescribeLogDirsResponse).Dirs; len(d) != 1 || d[0].ErrorCode != codeStorage {
+		t.Errorf("log dirs: %+v", d)
 	}
 }
 

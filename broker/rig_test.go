@@ -27,13 +27,14 @@ var testTime = time.UnixMilli(1_700_000_000_000)
 
 // rig is a broker over a disk in memory, served on a socket, whose metadata a test changes by hand.
 type rig struct {
-	t    testing.TB
-	fs   *vfs.Mem
-	dirs *storage.Dirs
-	set  *replica.Set
-	im   *metadata.Image
-	srv  *protocol.Server
-	ids  atomic.Int64
+	t      testing.TB
+	dirs   *storage.Dirs
+	fetch  *fetchAPI
+	set    *replica.Set
+	im     *metadata.Image
+	srv    *protocol.Server
+	faults *vfs.Faulty
+	ids    atomic.Int64
 }
 
 type rigOptions struct {
@@ -41,14 +42,26 @@ type rigOptions struct {
 	slots int
 	max   int
 	check time.Duration
+	disk  bool // a real one
+	// faulty makes the disk fail when the test says so, in rig.faults.
+	faulty bool
 }
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
-	r := &rig{t: t, im: metadata.Empty(), fs: vfs.NewMem(1)}
+	r := &rig{t: t, im: metadata.Empty()}
+	var fs vfs.FS = vfs.NewMem(1)
+	path := "/log"
+	if o.faulty {
+		r.faults = vfs.NewFaulty(fs)
+		fs = r.faults
+	}
+	if o.disk {
+		fs, path = vfs.OS(), t.TempDir()
+	}
 	var err error
 	r.dirs, err = storage.OpenDirs(storage.DirsOptions{
-		FS: r.fs, Paths: []string{"/log"}, ClusterID: "c", NodeID: 1, BootID: func() string { return "boot" },
+		FS: fs, Paths: []string{path}, ClusterID: "c", NodeID: 1, BootID: func() string { return "boot" },
 		OnSynced: func(l *storage.Log, _ int64) { r.set.Synced(l) },
 	})
 	if err != nil {
@@ -60,12 +73,15 @@ func newRig(t testing.TB, o rigOptions) *rig {
 		SessionSlots: o.slots, FetchMaxBytes: o.max,
 	})
 	for _, g := range b.groups {
-		if f, ok := g.(*fetchAPI); ok && o.check > 0 {
-			f.check = o.check
+		if f, ok := g.(*fetchAPI); ok {
+			r.fetch = f
 		}
 	}
+	if o.check > 0 {
+		r.fetch.check = o.check
+	}
 	r.srv, err = protocol.NewServer(protocol.ServerOptions{
-		APIs: b.APIs(), Listeners: []protocol.ListenerOptions{{Name: "PLAINTEXT", Addr: "127.0.0.1:0"}}, NodeID: 1, Poison: true,
+		APIs: b.APIs(), Listeners: []protocol.ListenerOptions{{Name: "PLAINTEXT", Addr: "127.0.0.1:0"}}, NodeID: 1, Poison: !o.disk,
 	})
 	if err != nil {
 		t.Fatal(err)

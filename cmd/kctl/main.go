@@ -31,11 +31,13 @@ func runMain() int {
 // the conventions walk this list.
 func commands(s *session) []*cli.Command {
 	return []*cli.Command{
+		serveCommand(s),
 		topicCommand(s),
 		produceCommand(s),
 		consumeCommand(s),
 		configCommand(s),
 		explainCommand(s),
+		completionCommand(s),
 		versionCommand(s),
 	}
 }
@@ -43,6 +45,9 @@ func commands(s *session) []*cli.Command {
 // run executes one command line (without the program's name).
 func run(ctx context.Context, s *session, argv []string) error {
 	tree := commands(s)
+	if len(argv) > 0 && argv[0] == completeWord {
+		return s.complete(ctx, tree, argv[1:])
+	}
 	inv, err := normalise(tree, argv)
 	if err != nil {
 		return err

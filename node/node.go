@@ -1,0 +1,322 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/karstlog/karst/broker"
+	"github.com/karstlog/karst/cluster"
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/quorum"
+	"github.com/karstlog/karst/cluster/replica"
+	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/console"
+	"github.com/karstlog/karst/internal/uuid"
+	"github.com/karstlog/karst/internal/vfs"
+	"github.com/karstlog/karst/protocol"
+	"github.com/karstlog/karst/storage"
+)
+
+// Options is what a node is built from.
+type Options struct {
+	Config *config.Broker
+	Static map[string]string // the settings behind Config, for DescribeConfigs
+	Logger *slog.Logger      // nil discards
+	// Memory keeps everything in memory: for tests. Nothing is left when the node stops.
+	Memory bool
+	// FS replaces the file system; nil: the real one, or with Memory one in memory.
+	FS   vfs.FS
+	Wall func() time.Time // nil: time.Now; record timestamps and retention follow it
+	// Fatal is called when the node must not go on and may be stuck in I/O; nil: Run returns the error.
+	Fatal func(error)
+	// Poison overwrites request memory that was given back, so that tests see who still reads it.
+	Poison bool
+}
+
+// Node is one broker. Run does everything; the other methods tell about it once Ready is closed.
+type Node struct {
+	o        Options
+	log      *slog.Logger
+	registry *prometheus.Registry
+	ready    *gate
+	started  time.Time
+
+	id        metadata.BrokerID
+	clusterID uuid.UUID
+	quorum    *quorum.Quorum
+	dirs      *storage.Dirs
+	set       *replica.Set
+	cluster   *cluster.Cluster
+	server    *protocol.Server
+	http      net.Listener
+	phase     atomic.Pointer[string] // why the node is not ready; nil: it is
+}
+
+// New makes a node. It opens and starts nothing.
+func New(o Options) *Node {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.FS == nil {
+		o.FS = vfs.OS()
+		if o.Memory {
+			o.FS = vfs.NewMem(1)
+		}
+	}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	n := &Node{o: o, log: o.Logger, registry: prometheus.NewRegistry(), ready: newGate()}
+	n.enter("starting")
+	return n
+}
+
+// Ready is closed when clients are served.
+func (n *Node) Ready() <-chan struct{} { return n.ready.c }
+
+// Addr is the address of a listener, with the port that was chosen; nil for a name that there is not.
+func (n *Node) Addr(listener string) net.Addr { return n.server.Addr(listener) }
+
+// HTTPAddr is the address of the console; nil when it is not open.
+func (n *Node) HTTPAddr() net.Addr {
+	if n.http == nil {
+		return nil
+	}
+	return n.http.Addr()
+}
+
+// ID is this broker's node id, ClusterID the id of its cluster.
+func (n *Node) ID() int32 { return int32(n.id) }
+
+// ClusterID is the cluster's id in text.
+func (n *Node) ClusterID() string { return n.clusterID.String() }
+
+// Partitions is how many partitions the cluster has.
+func (n *Node) Partitions() int { return n.set.Image().PartitionCount() }
+
+// Started is how long the start took, from Run to Ready.
+func (n *Node) Started() time.Duration { return time.Since(n.started) }
+
+// Gatherer has the node's metrics.
+func (n *Node) Gatherer() prometheus.Gatherer { return n.registry }
+
+// Handler is the console: health, readiness, metrics.
+func (n *Node) Handler() http.Handler {
+	return console.Handler(console.Options{Gatherer: n.registry, NotReady: n.notReady, Profiles: n.loopbackHTTP()})
+}
+
+func (n *Node) enter(phase string) { n.phase.Store(&phase) }
+
+func (n *Node) notReady() []string {
+	var reasons []string
+	if p := n.phase.Load(); p != nil {
+		reasons = append(reasons, *p)
+	} else if offline := n.dirs.Offline(); len(offline) > 0 {
+		for _, path := range offline {
+			reasons = append(reasons, "log directory "+path+" is offline")
+		}
+	}
+	return reasons
+}
+
+// Run builds the parts in order, serves until ctx ends, and stops them in reverse. An error is why the node did not come
+// up or could not go on; a stop that leaves nothing undone returns nil.
+func (n *Node) Run(ctx context.Context) (err error) {
+	n.started = time.Now()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	parts := &stages{fail: fail}
+	defer func() {
+		n.enter("stopping")
+		err = errors.Join(err, parts.stop())
+	}()
+	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, step := range []func(context.Context, *stages) error{
+		n.openMetadata, n.openLogs, n.listen, n.join, n.serve, n.openConsole,
+	} {
+		if err := step(ctx, parts); err != nil {
+			if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
+				return ignoreCanceled(cause)
+			}
+			return err
+		}
+	}
+	n.phase.Store(nil)
+	n.ready.open()
+	<-ctx.Done()
+	return ignoreCanceled(context.Cause(ctx))
+}
+
+func ignoreCanceled(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// openMetadata starts the metadata log and waits until the image is that of the last commit.
+func (n *Node) openMetadata(ctx context.Context, parts *stages) error {
+	n.enter("reading the metadata log")
+	if err := n.identify(); err != nil {
+		return err
+	}
+	dir := ""
+	if !n.o.Memory {
+		dir = filepath.Join(n.o.Config.Data, "raft")
+	}
+	q, err := quorum.Open(quorum.Options{Dir: dir, LocalID: n.id, Logger: n.log, Registry: n.registry, Fatal: n.o.Fatal})
+	if err != nil {
+		return fmt.Errorf("open the metadata log: %w", err)
+	}
+	n.quorum = q
+	parts.start("metadata log", q.Run, q.Close)
+	if err := q.Barrier(ctx); err != nil {
+		return fmt.Errorf("metadata log: %w", err)
+	}
+	return n.form(ctx)
+}
+
+// openLogs opens the log directories and everything in them that the image knows.
+func (n *Node) openLogs(ctx context.Context, parts *stages) error {
+	n.enter("recovering partitions")
+	_, existing := n.quorum.Image().Broker(n.id)
+	c := n.o.Config
+	dirs, err := storage.OpenDirs(storage.DirsOptions{
+		FS: n.o.FS, Paths: c.LogDirs, ClusterID: n.clusterID.String(), NodeID: int32(n.id), Existing: existing,
+		Wall: n.o.Wall, Logger: n.log, Registerer: n.registry,
+		RecoveryThreads: c.Storage.RecoveryThreads, FlushInterval: c.Storage.FlushInterval,
+		RetentionInterval: c.Storage.RetentionCheckInterval, Stall: c.Storage.DiskStall, Reserve: reserve(c.Storage.DiskReserve),
+		OnSynced:              func(l *storage.Log, _ int64) { n.set.Synced(l) },
+		HighWatermarkInterval: c.Storage.HighWatermarkInterval, RecoveryPointInterval: c.Storage.RecoveryPointInterval,
+	})
+	if err != nil {
+		return err
+	}
+	n.dirs = dirs
+	parts.onStop("log directories", dirs.Close)
+	n.set = replica.NewSet(replica.Options{
+		BrokerID: n.id, Dirs: dirs, Static: n.o.Static, ProducerExpiry: c.Storage.ProducerExpiry,
+		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Logger: n.log, Registry: n.registry,
+	})
+	parts.start("log directories", dirs.Run, nil)
+	return nil
+}
+
+func reserve(r config.Reserve) storage.DiskReserve {
+	const most = 10 << 30
+	switch {
+	case r.Percent > 0:
+		return storage.DiskReserve{Percent: r.Percent, MaxBytes: most}
+	case r.Bytes > 0:
+		return storage.DiskReserve{MaxBytes: r.Bytes}
+	}
+	return storage.DiskReserve{MaxBytes: -1}
+}
+
+// listen binds the listeners, so that the addresses are known; nobody is served yet.
+func (n *Node) listen(_ context.Context, parts *stages) error {
+	c := n.o.Config
+	var err error
+	n.cluster, err = cluster.New(cluster.Options{
+		Quorum: n.quorum, BrokerID: n.id, ClusterID: n.clusterID, Config: c, Static: n.o.Static, Logger: n.log, Registry: n.registry,
+	})
+	if err != nil {
+		return err
+	}
+	handlers := broker.New(broker.Options{
+		ID: n.id, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
+		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
+	})
+	o := protocol.ServerOptions{
+		APIs: handlers.APIs(), NodeID: int32(n.id), ClusterID: n.ClusterID,
+		MaxFrameBytes: int(c.Network.MaxRequestBytes), MemoryBudget: c.Network.QueuedMaxRequestBytes, IdleTimeout: c.Network.IdleTimeout,
+		MaxConnections: int(c.Network.MaxConnections), MaxConnectionsPerIP: int(c.Network.MaxConnectionsPerIP),
+		ConnectionsPerIP: perIP(c.Network.PerIPOverrides), Logger: n.log, Registry: n.registry, Poison: n.o.Poison,
+	}
+	for _, l := range c.Listeners {
+		o.Listeners = append(o.Listeners, protocol.ListenerOptions{Name: l.Name, Addr: l.Addr()})
+	}
+	if n.server, err = protocol.NewServer(o); err != nil {
+		return err
+	}
+	parts.start("cluster", n.cluster.Run, nil)
+	return nil
+}
+
+// join registers this broker and waits until its partitions are in their roles.
+func (n *Node) join(ctx context.Context, parts *stages) error {
+	incarnation, err := uuid.New(rand.Reader)
+	if err != nil {
+		return errors.Join(err, n.server.Close())
+	}
+	b := metadata.Broker{ID: n.id, Incarnation: incarnation, Rack: n.o.Config.Rack, Endpoints: n.endpoints()}
+	if err := n.cluster.Register(ctx, b); err != nil {
+		return errors.Join(fmt.Errorf("register: %w", err), n.server.Close())
+	}
+	parts.start("partitions", n.set.Run, nil)
+	if err := n.set.WaitApplied(ctx, n.quorum.Image().Index()); err != nil {
+		return errors.Join(err, n.server.Close())
+	}
+	// The image is that of the last commit: what it does not know was deleted.
+	return n.set.SetStraysAside()
+}
+
+// endpoints are what clients are told, by listener; a port that was to be chosen is the chosen one.
+func (n *Node) endpoints() []metadata.Endpoint {
+	var out []metadata.Endpoint
+	for _, a := range n.o.Config.Advertised {
+		port := a.Port
+		if port == 0 {
+			port = int32(n.server.Addr(a.Name).(*net.TCPAddr).Port)
+		}
+		out = append(out, metadata.Endpoint{Name: a.Name, Host: a.Host, Port: port, Security: a.Protocol})
+	}
+	return out
+}
+
+func (n *Node) serve(_ context.Context, parts *stages) error {
+	parts.start("clients", n.server.Run, nil)
+	return nil
+}
+
+func (n *Node) openConsole(ctx context.Context, parts *stages) error {
+	if n.o.Config.HTTPAddr == "" {
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", n.o.Config.HTTPAddr)
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	n.http = l
+	server := &http.Server{Handler: n.Handler(), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(n.log.Handler(), slog.LevelDebug)}
+	parts.start("console", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+		defer stop()
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}, nil)
+	return nil
+}
+
+// loopbackHTTP: profiles show memory contents, so they are for people on this machine.
+func (n *Node) loopbackHTTP() bool {
+	host, _, err := net.SplitHostPort(n.o.Config.HTTPAddr)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
