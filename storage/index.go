@@ -61,7 +61,7 @@ func (a *appendOnly[T]) add(v T) {
 func (a *appendOnly[T]) grow(old *appendBlock[T]) *appendBlock[T] {
 	b := &appendBlock[T]{items: make([]T, 8)}
 	if old != nil {
-		b.items = make([]T, 2*len(old.items))
+		b.items = make([]T, max(len(b.items), 2*len(old.items))) // a block that was replaced may have room for none
 		n := copy(b.items, old.items)
 		b.n.Store(int32(n))
 	}
