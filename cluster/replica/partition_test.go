@@ -300,6 +300,46 @@ func TestReadTellsWhereHistoriesDiverge(t *testing.T) {
 	}
 }
 
+// A reader of committed records stops at the first open transaction, gets the list of aborted ones, and is not held by
+// what other partitions have open.
+func TestReadCommittedStopsAtTheOpenTransaction(t *testing.T) {
+	b := newBench(t, false)
+	w := batch.NewBuilder(batch.BuilderOptions{HasProducer: true, ProducerID: 9, Transactional: true})
+	if err := w.Append(batch.Record{Timestamp: testTime.UnixMilli(), Value: []byte("v")}); err != nil {
+		t.Fatal(err)
+	}
+	txn, err := w.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Append(txn, AppendOptions{Now: testTime}); err != nil {
+		t.Fatal(err)
+	}
+	b.append(t, 1) // a plain record at offset 1
+	read := func(committed bool) ReadResult {
+		res, err := b.Read(ReadRequest{MaxBytes: 1 << 20, Committed: committed, CurrentEpoch: -1, FetchedEpoch: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Slice.Release()
+		return res
+	}
+	if res := read(true); res.StableOffset != 0 || res.Slice.Len() != 0 || res.HighWatermark != 2 {
+		t.Errorf("while open: %+v", res)
+	}
+	marker := batch.EndTxnMarker(batch.Marker{ProducerID: 9, Timestamp: testTime.UnixMilli()})
+	if _, err := b.log.AppendMarker(marker, 5, testTime); err != nil {
+		t.Fatal(err)
+	}
+	b.advance(-1, 0)
+	if res := read(true); res.StableOffset != 3 || len(res.Aborted) != 1 || res.Aborted[0].ProducerID != 9 || res.Aborted[0].First != 0 {
+		t.Errorf("after the abort: %+v", res)
+	}
+	if res := read(false); res.Aborted != nil {
+		t.Errorf("a reader of uncommitted records gets %+v", res.Aborted)
+	}
+}
+
 // Nothing that arrives between a fetch's read and its registration is missed, and each wakes exactly once.
 func TestParkedFetchesWakeExactlyOnce(t *testing.T) {
 	const n = 10_000
