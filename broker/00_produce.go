@@ -225,6 +225,9 @@ func (p *produce) failed(err error, part *replica.Partition, out *protocol.Produ
 // the leader.
 func (p *produce) endSilently() {
 	c, err := p.call, p.first
+	if len(p.all) == 0 {
+		err = errNothingSent // more likely garbage than a client
+	}
 	p.recycle()
 	if err != nil {
 		c.Fail(err)

@@ -20,6 +20,9 @@ type ProducerIDs interface {
 
 type producerIDAPI struct{ ids ProducerIDs }
 
+// maxTxnTimeoutMillis is Kafka's default of transaction.max.timeout.ms.
+const maxTxnTimeoutMillis = 900_000
+
 // producerIDWait bounds how long a request waits for the next block of ids.
 const producerIDWait = 5 * time.Second
 
@@ -44,6 +47,8 @@ func (h *producerIDAPI) next(ctx context.Context, r *kmsg.InitProducerIDRequest)
 		return -1, errInvalidRequest
 	case (r.ProducerID < 0) != (r.ProducerEpoch < 0):
 		return -1, errInvalidRequest
+	case r.TransactionalID != nil && (r.TransactionTimeoutMillis <= 0 || r.TransactionTimeoutMillis > maxTxnTimeoutMillis):
+		return -1, errTxnTimeout
 	case r.TransactionalID != nil:
 		return -1, errNoTransactions
 	}

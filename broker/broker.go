@@ -24,8 +24,8 @@ type Options struct {
 	Set      *replica.Set
 	IDs      ProducerIDs
 	Dirs     LogDirs
-	Admin    Admin         // nil: the cluster is neither described nor changed
-	Topics   config.Topics // rules for creating, deleting and describing topics
+	Admin    Admin            // nil: the cluster is neither described nor changed
+	Topics   config.Topics    // rules for creating, deleting and describing topics
 	Wall     func() time.Time // record timestamps; time.Now unless a test says otherwise
 	Logger   *slog.Logger
 	Registry prometheus.Registerer // nil: nothing is counted
@@ -60,6 +60,7 @@ func New(o Options) *Broker {
 		&offsetsAPI{set: o.Set},
 		&producerIDAPI{ids: o.IDs},
 		&logDirsAPI{dirs: o.Dirs},
+		saslAPI{},
 	}}
 	if o.Admin != nil {
 		b.groups = append(b.groups, newAdminAPI(o))

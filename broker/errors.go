@@ -37,6 +37,7 @@ const (
 	codeShrunkAfterAppend    int16 = 20
 	codeInvalidAcks          int16 = 21
 	codeInvalidTimestamp     int16 = 32
+	codeIllegalSASLState     int16 = 34
 	codeUnsupportedVersion   int16 = 35
 	codeTopicExists          int16 = 36
 	codeInvalidPartitions    int16 = 37
@@ -49,6 +50,7 @@ const (
 	codeOutOfOrderSequence   int16 = 45
 	codeInvalidProducerEpoch int16 = 47
 	codeInvalidTxnState      int16 = 48
+	codeTxnTimeout           int16 = 50
 	codeTxnCoordinatorFenced int16 = 52
 	codeTxnIDNotAuthorized   int16 = 53
 	codeStorage              int16 = 56
@@ -78,6 +80,8 @@ var (
 	errInvalidRequest     = errors.New("invalid request")
 	errTimedOut           = errors.New("timed out before all in-sync replicas had it")
 	errNoIDs              = errors.New("no producer ids for now")
+	errTxnTimeout         = errors.New("transaction timeout is not between 1 ms and transaction.max.timeout.ms")
+	errNothingSent        = errors.New("acks=0 without any partition")
 	errNoTransactions     = errors.New("transactions are not served")
 	errNotInTransaction   = errors.New("Partition was not added to the transaction")
 	errNotInTxnAbortable  = errors.New("Partition was not added to the transaction: abort it")
@@ -195,6 +199,9 @@ var errorTable = []errorRow{
 	value("errInvalidRequest", errInvalidRequest, codeInvalidRequest, codeInvalidRequest),
 	value("errTimedOut", errTimedOut, codeRequestTimedOut, codeRequestTimedOut),
 	value("errNoIDs", errNoIDs, codeLoading, codeLoading),
+	value("errNoSASL", errNoSASL, codeIllegalSASLState, codeIllegalSASLState),
+	value("errTxnTimeout", errTxnTimeout, codeTxnTimeout, codeTxnTimeout),
+	value("errNothingSent", errNothingSent, codeInvalidRequest, codeInvalidRequest),
 	value("errNoTransactions", errNoTransactions, codeUnsupportedVersion, codeUnsupportedVersion),
 	value("errNotInTransaction", errNotInTransaction, codeInvalidTxnState, codeInvalidTxnState),
 	value("errNotInTxnAbortable", errNotInTxnAbortable, codeTransactionAbortable, codeInvalidTxnState),

@@ -244,6 +244,8 @@ func TestInitProducerID(t *testing.T) {
 	}{
 		{"empty id", text(""), codeInvalidRequest},
 		{"transactional", text("x"), codeUnsupportedVersion},
+		{"timeout 0", func(r *kmsg.InitProducerIDRequest) { text("x")(r); r.TransactionTimeoutMillis = 0 }, codeTxnTimeout},
+		{"timeout too long", func(r *kmsg.InitProducerIDRequest) { text("x")(r); r.TransactionTimeoutMillis = 900_001 }, codeTxnTimeout},
 		{"id without epoch", func(r *kmsg.InitProducerIDRequest) { r.ProducerID = 4 }, codeInvalidRequest},
 		{"epoch without id", func(r *kmsg.InitProducerIDRequest) { r.ProducerEpoch = 4 }, codeInvalidRequest},
 	} {
@@ -311,5 +313,23 @@ func TestDescribeProducers(t *testing.T) {
 	if a.ProducerID != 4000 || a.ProducerEpoch != 2 || a.LastSequence != 1 || a.CoordinatorEpoch != -1 ||
 		a.CurrentTxnStartOffset != -1 || a.LastTimestamp != testTime.UnixMilli() {
 		t.Errorf("%+v", a)
+	}
+}
+
+func TestSASLOnAListenerWithoutIt(t *testing.T) {
+	c := newRig(t, rigOptions{}).dial()
+	for version := int16(0); version <= 1; version++ {
+		req := kmsg.NewPtrSASLHandshakeRequest()
+		req.Version, req.Mechanism = version, "PLAIN"
+		if resp := c.ask(req).(*kmsg.SASLHandshakeResponse); resp.ErrorCode != codeIllegalSASLState || len(resp.SupportedMechanisms) != 0 {
+			t.Errorf("handshake v%d: %+v", version, resp)
+		}
+	}
+	for version := int16(0); version <= 2; version++ {
+		req := kmsg.NewPtrSASLAuthenticateRequest()
+		req.Version = version
+		if resp := c.ask(req).(*kmsg.SASLAuthenticateResponse); resp.ErrorCode != codeIllegalSASLState || resp.ErrorMessage == nil {
+			t.Errorf("authenticate v%d: %+v", version, resp)
+		}
 	}
 }

@@ -179,6 +179,11 @@ func TestAcksZeroIsNotAnswered(t *testing.T) {
 	if _, err := c.tryReceive(kmsg.NewPtrProduceRequest()); !errors.Is(err, io.EOF) {
 		t.Errorf("after a failed acks=0: %v, want the end of the connection", err)
 	}
+	c = r.dial()
+	c.send(produceReq(9, 0))
+	if _, err := c.tryReceive(kmsg.NewPtrProduceRequest()); !errors.Is(err, io.EOF) {
+		t.Errorf("after an empty acks=0: %v, want the end of the connection", err)
+	}
 }
 
 func TestIdempotentProducer(t *testing.T) {
