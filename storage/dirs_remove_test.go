@@ -63,7 +63,7 @@ func TestDeletionGoesOnAfterARestart(t *testing.T) {
 		if err := d.Delete(orders); err != nil {
 			t.Fatal(err)
 		}
-		r.cut()
+		r.kill()
 		d = r.start()
 		if f := d.Found(); len(f) != 0 {
 			t.Errorf("found %v", f)
