@@ -254,6 +254,9 @@ func (l *Log) loadEpochs(o *opened) error {
 		if err != nil {
 			return err
 		}
+		if len(starts) == 0 && last >= 0 { // all batches lie below the log start
+			starts = []EpochStart{{last, start}}
+		}
 		list = &epochList{starts: starts}
 	}
 	o.epochsNew = !slices.Equal(list.starts, stored)

@@ -9,7 +9,7 @@ import (
 	"github.com/karstlog/karst/internal/vfs"
 )
 
-// Truncate cuts the log to end at offset to, or at the start of the batch that holds it. Epochs, producer state, indexes
+// Truncate cuts the log behind the last batch that lies below offset to as a whole. Epochs, producer state, indexes
 // and snapshots go with it, even when no batch does: an epoch that begins at the end is removed too (KAFKA-10706). It is
 // for followers; the high watermark moves down if it lay above. A cut below the log start drops everything.
 //
@@ -53,9 +53,38 @@ func (l *Log) findCut(to int64) (cutPoint, error) {
 	c.size = s.size.Load()
 	b, found, err := s.find(to, c.size)
 	if err == nil && found {
-		c.end, c.size = min(to, b.base), b.pos
+		c.size = b.pos
+	}
+	if err == nil {
+		c.end, err = s.endBefore(c.size, to)
 	}
 	return c, err
+}
+
+// endBefore is the offset behind the batch that ends at pos, which begins below offset; the segment's base if there is none.
+// Compaction may have left a gap between it and the next one.
+func (s *segment) endBefore(pos, offset int64) (int64, error) {
+	f, err := s.file.acquire()
+	if err != nil {
+		return 0, err
+	}
+	defer s.file.release()
+	e, _, err := s.lookup(offset - 1 - s.base)
+	if err != nil {
+		return 0, err
+	}
+	sc := newScan(f, s.stem+suffixLog, min(int64(e.pos), pos), pos, s.base, lookupChunk)
+	defer sc.close()
+	for {
+		h, err := sc.header()
+		if err == io.EOF {
+			return sc.next, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sc.skip(h)
+	}
 }
 
 // TruncateAll drops everything and begins anew at newStart, which may lie anywhere: a follower whose leader's log begins
