@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/internal/vfs"
@@ -37,7 +38,7 @@ type DirsOptions struct {
 	BootID     func() string // changes with every start of the machine; nil reads the kernel's
 	Rand       io.Reader     // for ids; nil is crypto/rand
 
-	MaxOpenFiles          int           // cap on open files and maps of all logs; 0 is 10,000
+	MaxOpenFiles          int           // cap on open files and maps of all logs; 0 is half of the descriptor limit, at most 10,000
 	RecoveryThreads       int           // num.recovery.threads.per.data.dir; 0 is 2. All directories together leave one processor free
 	SyncWorkers           int           // most syncs at a time in one directory; 0 is 8
 	FlushInterval         time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 leaves it to the system
@@ -92,13 +93,25 @@ func (o *DirsOptions) fill() {
 	if o.Rand == nil {
 		o.Rand = rand.Reader
 	}
-	o.MaxOpenFiles = cmp.Or(o.MaxOpenFiles, 10_000)
+	if o.MaxOpenFiles == 0 {
+		o.MaxOpenFiles = openFilesCap()
+	}
 	o.RecoveryThreads = cmp.Or(o.RecoveryThreads, 2)
 	o.SyncWorkers = cmp.Or(o.SyncWorkers, 8)
 	o.RetentionInterval = cmp.Or(o.RetentionInterval, 5*time.Minute)
 	o.HighWatermarkInterval = cmp.Or(o.HighWatermarkInterval, 5*time.Second)
 	o.RecoveryPointInterval = cmp.Or(o.RecoveryPointInterval, time.Minute)
 	o.StrayKeep = cmp.Or(o.StrayKeep, 7*24*time.Hour)
+}
+
+// openFilesCap leaves half of the descriptors to connections, the metadata log and files that are open for a moment. The
+// runtime has raised the limit already. Mappings count too; vm.max_map_count is 65,530 or more.
+func openFilesCap() int {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 512
+	}
+	return int(min(l.Cur/2, 10_000))
 }
 
 // kernelBootID is the id that Linux draws at each boot; empty where there is none.

@@ -30,8 +30,12 @@ func (e *ForeignDirError) Error() string {
 type EmptyDirError struct{ Path string }
 
 func (e *EmptyDirError) Error() string {
-	return fmt.Sprintf("log directory %s is empty though this node has run before: is its disk mounted?", e.Path)
+	return fmt.Sprintf("log directory %s is empty though this node has run before: is its disk mounted? If the disk is a new one, make a file %s in it",
+		e.Path, newFile)
 }
+
+// newFile, made by hand in an empty directory, says that it is empty on purpose.
+const newFile = "karst.new"
 
 // startFile holds the startRecord in the root of a log directory. Kafka has no such file and ignores it.
 const startFile = "karst.start"
@@ -191,10 +195,19 @@ func (d *Dirs) adopt(dir *directory, records []*startRecord) error {
 			known, asked = known || has, true
 		}
 	}
-	if d.o.Existing && (known || !asked) {
+	note := filepath.Join(dir.path, newFile)
+	_, err := dir.fs.Stat(note)
+	if d.o.Existing && (known || !asked) && err != nil {
 		return &EmptyDirError{dir.path}
 	}
-	return d.name(dir)
+	if nerr := d.name(dir); nerr != nil {
+		return nerr
+	}
+	if err == nil {
+		d.o.Logger.Warn("an empty log directory is taken as new", "dir", dir.path)
+		return dir.fs.Remove(note)
+	}
+	return nil
 }
 
 // name gives the directory an id.

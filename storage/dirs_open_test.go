@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/internal/vfs"
@@ -337,6 +338,40 @@ func TestOnTheRealFilesystem(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(root, "a", kafkaStopFile)); err != nil || string(b) != kafkaStop {
 		t.Error(string(b), err)
+	}
+}
+
+// Three hundred partitions with a limit of 256 descriptors for the whole process.
+func TestDescriptorLimitIsNotReached(t *testing.T) {
+	var old unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 256, Max: old.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_NOFILE, &old) }()
+	o := DirsOptions{Paths: []string{t.TempDir()}, ClusterID: "c", NodeID: 1}
+	var rs []OpenRequest
+	for i := range int32(300) {
+		rs = append(rs, OpenRequest{TopicPartition: TopicPartition{"t", i}, TopicID: uuid.UUID{1}, Config: DefaultConfig(), New: true})
+	}
+	for range 2 {
+		d, err := OpenDirs(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = d.OpenAll(context.Background(), rs, func(tp TopicPartition, l *Log, err error) {
+			if err == nil {
+				err = fill(l, 2)
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", tp, err)
+			}
+		})
+		if err = errors.Join(err, d.Close()); err != nil || len(d.Offline()) != 0 {
+			t.Fatal(err, d.Offline())
+		}
 	}
 }
 

@@ -312,6 +312,13 @@ func TestEmptyDirectoryOfAnOldNodeIsOffline(t *testing.T) {
 	if _, err := r.tryStart(); !errors.As(err, &empty) {
 		t.Errorf("only the empty one: %v", err)
 	}
+	if err := writeAtomic(r.disk, "/b/"+newFile, nil); err != nil { // replaced on purpose
+		t.Fatal(err)
+	}
+	r.close(r.start())
+	if r.exists("/b/" + newFile) {
+		t.Error("the next empty disk would be taken as new, too")
+	}
 }
 
 func TestDirectoryWithPartitionsButWithoutOwnerIsNotTouched(t *testing.T) {
