@@ -130,16 +130,14 @@ func (c *Cluster) Incarnation() uuid.UUID {
 }
 
 // View is what a decision taken at this moment is taken on.
-func (c *Cluster) View() controller.View { return c.view() }
-
-// Leader is the broker that leads the metadata log, if one does.
-func (c *Cluster) Leader() (metadata.BrokerID, bool) { return c.o.Quorum.Leader() }
-
-func (c *Cluster) view() controller.View {
+func (c *Cluster) View() controller.View {
 	return controller.View{
 		Image: c.Image(), Self: c.o.BrokerID, Static: c.o.Static, Defaults: c.o.Config.Topics,
 	}
 }
+
+// Leader is the broker that leads the metadata log, if one does.
+func (c *Cluster) Leader() (metadata.BrokerID, bool) { return c.o.Quorum.Leader() }
 
 // draw takes what a new topic needs of chance.
 func (c *Cluster) draw() (controller.Draw, error) {

@@ -146,7 +146,8 @@ func TestCreateTopicsAnswersEach(t *testing.T) {
 	withConfig.Configs = []controller.ConfigValue{{Name: "retention.ms", Value: value("1h")}}
 	topics := []controller.NewTopic{
 		newTopic("new"), newTopic("there"), newTopic("a_b"), newTopic("twice"), newTopic("twice"), newTopic("c.d"), newTopic("c_d"),
-		newTopic(""), withConfig, {Name: "big", Partitions: 9_999, ReplicationFactor: 1},
+		newTopic(""), withConfig,
+		{Name: "big", Partitions: 9_999, ReplicationFactor: 1},
 	}
 	want := []string{
 		"", "*metadata.TopicExistsError", "*metadata.TopicCollisionError", "*controller.RequestError", "*controller.RequestError", "",
@@ -217,7 +218,9 @@ func TestAlterConfigsAnswersEach(t *testing.T) {
 	ask := []controller.ConfigChange{
 		retention("a", "5"), retention("b", "x"), retention("nope", "5"), retention("c", "5"), retention("c", "6"),
 	}
-	topic := func(name string) metadata.Resource { return metadata.Resource{Type: metadata.ResourceTopic, Name: name} }
+	topic := func(name string) metadata.Resource {
+		return metadata.Resource{Type: metadata.ResourceTopic, Name: name}
+	}
 	for _, validateOnly := range []bool{true, false} {
 		errs := r.AlterConfigs(context.Background(), ask, validateOnly)
 		if errs[0] != nil || !errors.As(errs[1], new(*controller.ConfigError)) || !errors.As(errs[2], new(*metadata.UnknownTopicError)) ||

@@ -109,7 +109,7 @@ func hasConfigs(have map[string]string, cmd metadata.SetConfigs) bool {
 // A decision that there is nothing to do is nil.
 func (c *Cluster) decide(ctx context.Context, decision func(controller.View) (metadata.Command, error)) error {
 	for n := 0; ; n++ {
-		cmd, err := decision(c.view())
+		cmd, err := decision(c.View())
 		if err != nil || cmd == nil {
 			return err
 		}

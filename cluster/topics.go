@@ -32,7 +32,7 @@ func (c *Cluster) CreateTopics(ctx context.Context, topics []controller.NewTopic
 	}
 	cmds := make([]metadata.Command, 0, len(topics))
 	at := make([]int, 0, len(topics))
-	view := c.view()
+	view := c.View()
 	for i, t := range topics {
 		if times[t.Name] > 1 {
 			results[i].Err = &controller.RequestError{Reason: "Duplicate topic name."}
@@ -140,7 +140,7 @@ func (c *Cluster) createPartitions(ctx context.Context, t controller.MorePartiti
 		return err
 	}
 	if validateOnly {
-		_, err := c.view().CreatePartitions(t, draw)
+		_, err := c.View().CreatePartitions(t, draw)
 		return err
 	}
 	left := *budget
@@ -172,7 +172,7 @@ func (c *Cluster) AlterConfigs(ctx context.Context, changes []controller.ConfigC
 			continue
 		}
 		if validateOnly {
-			_, errs[i] = c.view().AlterConfigs(ch)
+			_, errs[i] = c.View().AlterConfigs(ch)
 			continue
 		}
 		errs[i] = c.decide(ctx, func(v controller.View) (metadata.Command, error) {
@@ -192,7 +192,7 @@ func (c *Cluster) Import(ctx context.Context, topics []controller.ImportTopic) [
 	errs := make([]error, len(topics))
 	var cmds []metadata.Command
 	var at []int
-	view := c.view()
+	view := c.View()
 	for i, t := range topics {
 		if old, ok := view.Image.Topic(t.Name); ok && old.ID == t.ID {
 			continue

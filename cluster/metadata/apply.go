@@ -73,10 +73,11 @@ func (im *Image) registerBroker(c RegisterBroker) (Delta, error) {
 	if known && old.Incarnation == b.Incarnation {
 		b.ProducerIDs = old.ProducerIDs
 	}
-	im.putBroker(&b)
-	d := Delta{Brokers: []BrokerID{b.ID}}
-	if !known || old.Incarnation != b.Incarnation {
-		d.Topics = im.bumpLedBy(b.ID)
+	renewed := !known || old.Incarnation != b.Incarnation
+	d := Delta{Topics: im.leadershipsOf(&b, renewed)}
+	if !known || old.sum() != b.sum() {
+		im.putBroker(&b)
+		d.Brokers = []BrokerID{b.ID}
 	}
 	return d, nil
 }
@@ -96,25 +97,36 @@ func (im *Image) putBroker(b *Broker) {
 	im.brokers = list
 }
 
-// bumpLedBy raises the leader epoch of each partition that the broker leads.
-func (im *Image) bumpLedBy(id BrokerID) []TopicChange {
+// leadershipsOf works out what a registration changes: with a new incarnation the broker's leaderships get a new epoch,
+// and partitions that nobody leads are led by it when it is in their ISR and not fenced.
+func (im *Image) leadershipsOf(b *Broker, renewed bool) []TopicChange {
+	concerns := func(p *Partition) bool {
+		return renewed && p.Leader == b.ID || !b.Fenced && p.Leader == NoBroker && slices.Contains(p.ISR, b.ID)
+	}
 	var changes []TopicChange
 	for t := range im.Topics() {
-		if slices.ContainsFunc(t.Partitions, func(p Partition) bool { return p.Leader == id }) {
-			changes = append(changes, TopicChange{t.ID, t.Name, t, t.bumpedLeader(id)})
+		if next := t.withLeader(b.ID, concerns); next != t {
+			changes = append(changes, TopicChange{t.ID, t.Name, t, next})
 		}
 	}
 	im.putTopics(changes)
 	return changes
 }
 
-func (t *Topic) bumpedLeader(id BrokerID) *Topic {
-	next := &Topic{ID: t.ID, Name: t.Name, Partitions: slices.Clone(t.Partitions)}
-	for i := range next.Partitions {
-		if p := &next.Partitions[i]; p.Leader == id {
-			p.LeaderEpoch++
-			p.PartitionEpoch++
+// withLeader begins a leadership of the broker in each partition that concerns it; t itself when none does.
+func (t *Topic) withLeader(id BrokerID, concerns func(*Partition) bool) *Topic {
+	next := t
+	for i := range t.Partitions {
+		if !concerns(&t.Partitions[i]) {
+			continue
 		}
+		if next == t {
+			next = &Topic{ID: t.ID, Name: t.Name, Partitions: slices.Clone(t.Partitions)}
+		}
+		p := &next.Partitions[i]
+		p.Leader = id
+		p.LeaderEpoch++
+		p.PartitionEpoch++
 	}
 	return next
 }

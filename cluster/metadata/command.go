@@ -10,7 +10,8 @@ type SetClusterID struct{ ID uuid.UUID }
 
 // RegisterBroker puts a broker into the image or renews it. A new incarnation raises the leader epoch of every partition
 // which that broker leads: its log may have lost what it had not synced, and followers and clients must find that out by
-// the epoch (KIP-101). Broker.ProducerIDs is not looked at.
+// the epoch (KIP-101). A partition that nobody leads is led by the broker from now on, with the next epoch, when it is in
+// the ISR and the broker is not fenced: it has all that was committed. Broker.ProducerIDs is not looked at.
 type RegisterBroker struct{ Broker Broker }
 
 // CreateTopic adds a topic. Partitions lists the replicas of each partition, the preferred leader first. The first

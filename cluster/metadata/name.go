@@ -18,11 +18,11 @@ func CheckTopicName(name string) error {
 	case name == "." || name == "..":
 		return refuse("'.' and '..' are not allowed")
 	case len(name) > maxTopicName:
-		return refuse("the length of '%.*s...' is longer than the max allowed length %d", 40, name, maxTopicName)
+		return refuse("the length of %.40q... is longer than the max allowed length %d", name, maxTopicName)
 	}
 	for i := range len(name) {
 		if !topicNameByte(name[i]) {
-			return refuse("'%s' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'", name)
+			return refuse("%q contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'", name)
 		}
 	}
 	return nil
