@@ -267,28 +267,6 @@ func TestConcurrentAppendsAreAllThere(t *testing.T) {
 	}
 }
 
-func TestImportKeepsIDsAndEpochs(t *testing.T) {
-	r := registered(t, "", Options{})
-	r.create(t, "taken")
-	topics := []controller.ImportTopic{
-		{Name: "kafka", ID: uuid.UUID{7}, Partitions: 2, LeaderEpoch: 12},
-		{Name: "taken", ID: uuid.UUID{8}, Partitions: 1},
-		{Name: "__transaction_state", ID: uuid.UUID{9}, Partitions: 1},
-		{Name: "old", Partitions: 1}, // of a Kafka before topic ids
-	}
-	errs := r.Import(context.Background(), topics)
-	if errs[0] != nil || !errors.As(errs[1], new(*metadata.TopicExistsError)) || !errors.As(errs[2], new(*metadata.TopicNameError)) || errs[3] != nil {
-		t.Errorf("got %v", errs)
-	}
-	k, ok := r.Image().TopicByID(uuid.UUID{7})
-	if !ok || k.Name != "kafka" || len(k.Partitions) != 2 || k.Partitions[1].LeaderEpoch != 12 || k.Partitions[1].Leader != 1 {
-		t.Errorf("%+v", k)
-	}
-	if err := r.Import(context.Background(), topics[:1])[0]; err != nil {
-		t.Errorf("again: %v", err)
-	}
-}
-
 func TestAutoCreate(t *testing.T) {
 	r := registered(t, "", Options{})
 	r.create(t, "a.b")

@@ -185,32 +185,3 @@ func (c *Cluster) AlterConfigs(ctx context.Context, changes []controller.ConfigC
 	}
 	return errs
 }
-
-// Import makes the topics of a data directory that Kafka wrote known, with their ids. LeaderEpoch of each must be
-// larger than every epoch in its logs. A topic that was imported before is no error.
-func (c *Cluster) Import(ctx context.Context, topics []controller.ImportTopic) []error {
-	errs := make([]error, len(topics))
-	var cmds []metadata.Command
-	var at []int
-	view := c.View()
-	for i, t := range topics {
-		if old, ok := view.Image.Topic(t.Name); ok && old.ID == t.ID {
-			continue
-		}
-		draw, err := c.draw()
-		if err != nil {
-			errs[i] = err
-			continue
-		}
-		cmd, err := view.ImportTopic(t, draw)
-		if err != nil {
-			errs[i] = err
-			continue
-		}
-		cmds, at = append(cmds, cmd), append(at, i)
-	}
-	for n, err := range c.propose(ctx, cmds) {
-		errs[at[n]] = err
-	}
-	return errs
-}
