@@ -66,7 +66,7 @@ func produceCommand(s *session) *cli.Command {
 			&cli.StringFlag{Name: "rate", Usage: "at most `RATE`: 100/s, 10MiB/s (default: max)"},
 			&cli.StringFlag{Name: "gen", Usage: "`SPEC` of records to make up: 'size=1KiB keys=1000 seed=1'"},
 			&cli.IntFlag{Name: "repeat", Usage: "each record `N` times; with --gen, N records; 0 without end", Value: 1},
-			&cli.BoolFlag{Name: "auto-create", Usage: "let the broker create a missing topic"},
+			&cli.BoolFlag{Name: "auto-create", Value: true, Usage: "let the broker create a missing topic, if its auto.create.topics.enable says so; --auto-create=false does not"},
 			&cli.BoolFlag{Name: "print", Usage: "a line of json on stdout for each record written: topic, partition, offset, timestamp"},
 		}, outputFlags(), clientFlags()),
 		Action: s.produce,
@@ -160,9 +160,6 @@ func (s *session) production(c *cli.Context) (q production, err error) {
 	}
 	if c.IsSet("partition") || q.keep {
 		q.opts = append(q.opts, kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	}
-	if c.Bool("auto-create") {
-		q.opts = append(q.opts, kgo.AllowAutoTopicCreation())
 	}
 	src, err := s.openSource(c, &q)
 	if err != nil {
@@ -316,14 +313,14 @@ func compressionCodec(name string) (kgo.CompressionCodec, error) {
 	return kgo.NoCompression(), usage("-z %s: want none, gzip, snappy, lz4 or zstd", name)
 }
 
-// checkTarget looks at the topic first: a missing one is an answer at once and not after retries.
+// checkTarget looks at the topic first: a missing one is made or is an answer at once, and not after retries.
 func (l *link) checkTarget(c *cli.Context, q production) error {
-	if c.Bool("auto-create") {
-		return nil
-	}
 	ctx, cancel := l.limited(c)
 	defer cancel()
 	topics, err := l.topics(ctx, []string{q.topic}, "", true)
+	if errors.Is(err, kerr.UnknownTopicOrPartition) && c.Bool("auto-create") {
+		topics, err = l.autoCreate(ctx, q.topic)
+	}
 	if err != nil {
 		return err
 	}
@@ -331,6 +328,37 @@ func (l *link) checkTarget(c *cli.Context, q production) error {
 		return &failure{status: exitNotFound, text: fmt.Sprintf("topic %s has partitions 0 to %d, no %d", q.topic, n-1, c.Int("partition"))}
 	}
 	return nil
+}
+
+// autoCreate asks for the topic in the way that makes brokers create it, and waits for its leaders. Brokers that do not
+// create topics go on saying that it is unknown; two seconds are patience enough to tell.
+func (l *link) autoCreate(ctx context.Context, topic string) ([]kmsg.MetadataResponseTopic, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req := metadataRequest([]string{topic})
+	req.AllowAutoTopicCreation = true
+	for {
+		resp, err := req.RequestWith(ctx, l.cl)
+		if err != nil && ctx.Err() == nil {
+			return nil, err
+		}
+		if err == nil && len(resp.Topics) == 1 {
+			t := resp.Topics[0]
+			err = kafkaError(t.ErrorCode, nil)
+			if err == nil && len(t.Partitions) > 0 && !slices.ContainsFunc(t.Partitions, func(p kmsg.MetadataResponseTopicPartition) bool { return p.Leader < 0 }) {
+				l.s.say("the broker created topic %s with %d partitions", topic, len(t.Partitions))
+				return resp.Topics, nil
+			}
+			if err != nil && !kerr.IsRetriable(err) {
+				return nil, about("topic "+topic, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, missingTopic(topic)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // writing is the state of a production at work. Promises run on the client's goroutines.
