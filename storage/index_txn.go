@@ -35,7 +35,7 @@ func decodeAborted(p []byte) (es []abortedEntry, whole bool) {
 	last := int64(-1)
 	for ; len(p) >= abortedEntrySize; p = p[abortedEntrySize:] {
 		e := abortedEntry{int64(be.Uint64(p[2:])), int64(be.Uint64(p[10:])), int64(be.Uint64(p[18:])), int64(be.Uint64(p[26:]))}
-		if be.Uint16(p) != 0 || e.producerID < 0 || e.first < 0 || e.first > e.last || e.last <= last {
+		if be.Uint16(p) != 0 || e.producerID < 0 || e.first < 0 || e.first > e.last || e.last <= last || e.stable < 0 || e.stable > e.last+1 {
 			return es, false
 		}
 		es = append(es, e)

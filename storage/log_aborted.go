@@ -12,6 +12,10 @@ func (l *Log) abortedIn(segs []*segment, i int) ([]abortedEntry, error) {
 		return x.aborted.view(), nil
 	}
 	entries, whole, err := s.readAborted()
+	if whole && err == nil && !s.abortedGood.Load() {
+		whole, err = abortedMatch(entries, segs[:i+1])
+		s.abortedGood.Store(whole)
+	}
 	if err != nil || whole || s.file.retired() {
 		return entries, err
 	}
@@ -27,6 +31,30 @@ func (s *segment) readAborted() (entries []abortedEntry, whole bool, err error) 
 	}
 	entries, whole = decodeAborted(p)
 	return entries, whole && len(entries) > 0, nil
+}
+
+// abortedMatch holds the entries of a transaction index against the log: they have no checksum. What was deleted or
+// compacted away cannot be checked.
+func abortedMatch(entries []abortedEntry, segs []*segment) (bool, error) {
+	for _, e := range entries {
+		b, ok, err := findAt(segs, e.last)
+		if err != nil {
+			return false, err
+		}
+		if !ok || b.base <= e.last && (b.base != e.last || b.producerID != e.producerID || !b.control) {
+			return false, nil
+		}
+		if e.first < segs[0].base {
+			continue
+		}
+		if b, ok, err = findAt(segs, e.first); err != nil {
+			return false, err
+		}
+		if !ok || b.base <= e.first && (b.base != e.first || b.producerID != e.producerID || b.control) {
+			return false, nil
+		}
+	}
+	return true, nil
 }
 
 // remakeAborted makes the transaction index of a closed segment anew from the log.
@@ -73,12 +101,21 @@ func (l *Log) names() ([]string, error) {
 // log was read, or the base of a segment there whose index is damaged.
 func (l *Log) abortedFrom(o *opened) (int64, error) {
 	from := min(o.fromPoint, o.tail.next)
-	first := segmentOf(o.segs, from)
-	for _, s := range o.segs[first:] {
+	for i := segmentOf(o.segs, from); i < len(o.segs); i++ {
+		s := o.segs[i]
 		if !s.hasAborted.Load() {
 			continue
 		}
-		_, whole, err := s.readAborted()
+		entries, whole, err := s.readAborted()
+		if n := len(entries); n > 0 && entries[n-1].last >= o.tail.next { // its marker was never written, or it is wrong
+			whole = false
+		}
+		if n := slices.IndexFunc(entries, func(e abortedEntry) bool { return e.last >= from }); n >= 0 {
+			entries = entries[:n]
+		}
+		if err == nil && whole {
+			whole, err = abortedMatch(entries, o.segs)
+		}
 		if err != nil {
 			return 0, err
 		}
@@ -99,7 +136,7 @@ func (l *Log) mendAborted(o *opened, from int64, derived map[int][]abortedEntry)
 			if err != nil {
 				return err
 			}
-			entries = slices.DeleteFunc(stored, func(e abortedEntry) bool { return e.last >= from })
+			entries = slices.DeleteFunc(stored, func(e abortedEntry) bool { return e.last >= from || e.last < s.base })
 		}
 		entries = append(entries, derived[i]...)
 		if s.hasAborted.Load() || len(entries) > 0 {

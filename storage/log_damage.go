@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"hash/crc32"
 	"io"
 	"math/bits"
@@ -28,7 +29,8 @@ func (l *Log) judge(o *opened, i int, f vfs.File, t tail, point int64, bad error
 	if mutant.On(7) {
 		return nil
 	}
-	if t.next < point {
+	var c *CorruptError
+	if t.next < point || errors.As(bad, &c) && c.sound {
 		return bad
 	}
 	path, size := o.segs[i].stem+suffixLog, o.segs[i].size.Load()

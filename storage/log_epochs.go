@@ -143,14 +143,24 @@ func (l *Log) writeEpochs() error {
 }
 
 // epochsMatch holds the epoch file against the batches: it has no checksum, and a wrong digit is a wrong truncation.
-func (l *Log) epochsMatch(es []EpochStart, segs []*segment, lastEpoch int32) (bool, error) {
+func epochsMatch(es []EpochStart, segs []*segment, start int64, lastEpoch int32) (bool, error) {
 	if len(es) == 0 {
 		return lastEpoch < 0, nil
 	}
 	if es[len(es)-1].Epoch != lastEpoch {
 		return false, nil
 	}
+	first, ok, err := findAt(segs, start)
+	if err != nil || ok && first.epoch >= 0 && es[0].Start > max(start, first.base) {
+		return false, err
+	}
 	for i, e := range es {
+		if i > 0 { // the batch in front of it is of the epoch before
+			b, ok, err := findAt(segs, e.Start-1)
+			if err != nil || ok && b.base < e.Start && b.epoch != es[i-1].Epoch {
+				return false, err
+			}
+		}
 		b, ok, err := findAt(segs, e.Start)
 		if err != nil {
 			return false, err
@@ -158,7 +168,7 @@ func (l *Log) epochsMatch(es []EpochStart, segs []*segment, lastEpoch int32) (bo
 		if !ok {
 			return false, nil
 		}
-		exact := b.base == e.Start || i == 0 && b.base <= e.Start // the first epoch may begin at the log start
+		exact := b.base == e.Start || e.Start == start // the log may start inside a batch
 		if b.base <= e.Start && (!exact || b.epoch != e.Epoch) {
 			return false, nil
 		}

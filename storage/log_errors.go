@@ -69,6 +69,8 @@ type CorruptError struct {
 	Reason string // what is wrong, in a few words
 	Want   int64  // what should be there (offset, checksum ...), and
 	Got    int64  // what is; both zero when the reason says it all
+
+	sound bool // the bytes at Pos are whole, so this is no torn write
 }
 
 func (e *CorruptError) Error() string {

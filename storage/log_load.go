@@ -242,7 +242,7 @@ func (l *Log) loadEpochs(o *opened) error {
 			list = list.with(e.Epoch, e.Start)
 		}
 		list = list.cutStart(start)
-		if whole, err = l.epochsMatch(list.starts, o.segs, last); err != nil {
+		if whole, err = epochsMatch(list.starts, o.segs, start, last); err != nil {
 			return err
 		}
 	}

@@ -178,31 +178,49 @@ func (h *hints) forget() {
 	h.items = [8]hint{}
 }
 
-// Aborted lists the aborted transactions that a reader of [from, before) has to leave out, in the order of their markers.
-// On damage to a transaction index it is made anew from the log; when that fails too, the log refuses everything.
-func (l *Log) Aborted(from, before int64) []AbortedTxn {
-	if l.ready() != nil {
-		return nil
+// AbortedTxns lists the aborted transactions that a reader of [from, before) has to leave out, in the order of their
+// markers. With an error nothing is known of them, and nothing may be sent to a reader at read_committed. A damaged
+// transaction index is made anew from the log.
+func (l *Log) AbortedTxns(from, before int64) ([]AbortedTxn, error) {
+	if err := l.ready(); err != nil {
+		return nil, err
 	}
+	for {
+		all, err := l.abortedOnce(from, before)
+		if errors.Is(err, errRetired) && l.check() == nil {
+			continue
+		}
+		return all, err
+	}
+}
+
+// Aborted is AbortedTxns for callers that read from the log before: after an error the log refuses them there.
+func (l *Log) Aborted(from, before int64) []AbortedTxn {
+	all, err := l.AbortedTxns(from, before)
+	if err != nil {
+		l.refuse(err)
+	}
+	return all
+}
+
+func (l *Log) abortedOnce(from, before int64) (all []AbortedTxn, err error) {
 	segs := *l.segments.Load()
-	var all []AbortedTxn
 	for i := segmentOf(segs, from); i < len(segs); i++ {
 		if !segs[i].hasAborted.Load() {
 			continue
 		}
 		entries, err := l.abortedIn(segs, i)
 		if err != nil {
-			l.refuse(err)
-			return nil
+			return nil, err
 		}
 		for _, e := range entries {
 			if e.last >= from && e.first < before {
 				all = append(all, AbortedTxn{e.producerID, e.first, e.last})
 			}
 			if e.stable >= before {
-				return all
+				return all, nil
 			}
 		}
 	}
-	return all
+	return all, nil
 }

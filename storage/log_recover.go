@@ -110,7 +110,9 @@ func (l *Log) checkBatch(o *opened, sc *scan, h batch.Batch, t tail) (batch.Batc
 		}
 	}
 	if n := len(o.epochs); n > 0 && b.LeaderEpoch() >= 0 && b.LeaderEpoch() < o.epochs[n-1].Epoch {
-		return nil, sc.bad("leader epoch goes back", int64(o.epochs[n-1].Epoch), int64(b.LeaderEpoch()))
+		return nil, &CorruptError{
+			Path: sc.path, Pos: sc.pos, Reason: "leader epoch goes back", Want: int64(o.epochs[n-1].Epoch), Got: int64(b.LeaderEpoch()), sound: true,
+		}
 	}
 	if n := len(o.epochs); b.LeaderEpoch() >= 0 && (n == 0 || b.LeaderEpoch() > o.epochs[n-1].Epoch) {
 		o.epochs = append(o.epochs, EpochStart{b.LeaderEpoch(), b.BaseOffset()})

@@ -58,6 +58,7 @@ type segment struct {
 	indexDirty  atomic.Bool // entries that are only in memory, or written and not synced
 	hasAborted  atomic.Bool // there is a transaction index
 	abortedSync atomic.Bool // which has unsynced entries
+	abortedGood atomic.Bool // which was held against the log
 
 	// For the writer alone: what the age of an active segment goes by.
 	firstTime int64 // largest timestamp of the first batch, -1 while there is none
@@ -121,12 +122,15 @@ type located struct {
 	pos, size  int64
 	base, next int64
 	maxTime    int64
+	producerID int64
 	epoch      int32
+	control    bool
 }
 
 func locate(h batch.Batch, pos int64) located {
 	return located{
-		pos: pos, size: int64(h.Size()), base: h.BaseOffset(), next: h.NextOffset(), maxTime: h.MaxTimestamp(), epoch: h.LeaderEpoch(),
+		pos: pos, size: int64(h.Size()), base: h.BaseOffset(), next: h.NextOffset(), maxTime: h.MaxTimestamp(),
+		producerID: h.ProducerID(), epoch: h.LeaderEpoch(), control: h.Control(),
 	}
 }
 

@@ -62,17 +62,17 @@ func (s *segment) rebuildIndex(f vfs.File) error {
 	return nil
 }
 
-// remakeMemLocked replaces the offsets of an active segment, whose older ones were read from a file and may be wrong. An
-// entry that the writer adds at the same moment may be lost: the index is sparse anyway.
+// remakeMemLocked replaces the entries of an active segment, of which the older ones were read from files and may be
+// wrong. An entry that the writer adds at the same moment may be lost: the index is sparse anyway.
 func (s *segment) remakeMemLocked(f vfs.File) error {
 	x := s.mem.Load()
 	for range 8 {
-		before := x.offsets.cur.Load()
+		offsets, times := x.offsets.cur.Load(), x.times.cur.Load()
 		y := newMemIndex()
 		if _, err := s.extend(y, f, 0, s.base, s.size.Load()); err != nil {
 			return err
 		}
-		if x.offsets.cur.CompareAndSwap(before, y.offsets.cur.Load()) {
+		if x.offsets.cur.CompareAndSwap(offsets, y.offsets.cur.Load()) && x.times.cur.CompareAndSwap(times, y.times.cur.Load()) {
 			s.indexDirty.Store(true)
 			x.written = writtenEntries{}
 			return nil
@@ -117,35 +117,43 @@ func (s *segment) readIndex(f vfs.File, size, point int64) (*memIndex, int64, er
 	if len(offsets) == 0 {
 		return x, 0, nil
 	}
-	last := offsets[len(offsets)-1].rel
+	if len(times) == 0 {
+		return x, 0, nil
+	}
+	last, latest := offsets[len(offsets)-1].rel, times[len(times)-1]
 	times = times[:sort.Search(len(times), func(i int) bool { return times[i].rel > last })]
 	if len(times) == 0 {
 		return x, 0, nil
 	}
 	t := times[len(times)-1]
-	if point != noLimit {
+	if point == noLimit {
+		if latest != t && !s.confirm(f, offsets, size, latest) { // of a roll, or wrong
+			return x, 0, nil
+		}
+	} else {
 		n := sort.Search(len(offsets), func(i int) bool { return offsets[i].rel >= t.rel })
 		offsets = offsets[:n+1]
 	}
 	x.offsets.set(offsets)
 	x.times.set(times)
 	x.max.entry = t
-	end := offsets[len(offsets)-1]
-	if !s.confirm(f, x, size, end, t) {
+	if !s.confirm(f, offsets, size, t) {
 		return newMemIndex(), 0, nil
 	}
+	end := offsets[len(offsets)-1]
 	return x, int64(end.pos), nil
 }
 
-// confirm holds the last entries of both indexes against the log.
-func (s *segment) confirm(f vfs.File, x *memIndex, size int64, last offsetEntry, t timeEntry) bool {
+// confirm holds the last offset entry, and a time entry, against the log.
+func (s *segment) confirm(f vfs.File, offsets []offsetEntry, size int64, t timeEntry) bool {
+	last := offsets[len(offsets)-1]
 	sc := newScan(f, s.stem+suffixLog, int64(last.pos), size, s.base, lookupChunk)
 	defer sc.close()
 	h, err := sc.header()
 	if err != nil || h.LastOffset() != s.base+int64(last.rel) {
 		return false
 	}
-	e, _ := searchOffsets(x.offsets.view(), int64(t.rel))
+	e, _ := searchOffsets(offsets, int64(t.rel))
 	sc.pos, sc.next = int64(e.pos), s.base
 	for {
 		h, err := sc.header()

@@ -72,6 +72,8 @@ func (s *scan) header() (batch.Batch, error) {
 		return nil, s.bad("not a batch of format 2", 2, int64(h.Magic()))
 	case h.BaseOffset() < s.next:
 		return nil, s.bad("offset goes back", s.next, h.BaseOffset())
+	case h.LeaderEpoch() < -1:
+		return nil, s.bad("negative leader epoch", -1, int64(h.LeaderEpoch()))
 	case h.LastOffsetDelta() < 0:
 		return nil, s.bad("negative offset delta", 0, int64(h.LastOffsetDelta()))
 	case s.pos+size > s.end:
