@@ -16,9 +16,6 @@ import (
 	"github.com/karstlog/karst/storage"
 )
 
-// reservedTopics are Kafka's own; their logs say nothing here and are left where they are.
-var reservedTopics = []string{"__transaction_state", "__share_group_state", "__cluster_metadata"}
-
 // firstNodeID is the id of a node that was not given one and is the first of its cluster.
 const firstNodeID = 1
 
@@ -58,12 +55,12 @@ func (n *Node) form(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	commands := []metadata.Command{metadata.SetClusterID{ID: id}}
-	more, err := n.importTopics(found)
+	commands, err := n.importTopics(found)
 	if err != nil {
 		return err
 	}
-	if err := n.quorum.Propose(ctx, append(commands, more...)...); err != nil {
+	// The id comes last: a start that is cut off before it begins again and skips the topics that are there.
+	if err := n.quorum.Propose(ctx, append(commands, metadata.SetClusterID{ID: id})...); err != nil {
 		return fmt.Errorf("form the cluster: %w", err)
 	}
 	n.clusterID = id
@@ -103,9 +100,10 @@ func (n *Node) newClusterID(found storage.Import) (uuid.UUID, error) {
 // importTopics makes the commands for what was found. Topics that Kafka keeps for itself stay files.
 func (n *Node) importTopics(found storage.Import) ([]metadata.Command, error) {
 	var commands []metadata.Command
-	view := controller.View{Image: metadata.Empty(), Self: n.id}
+	view := controller.View{Image: n.quorum.Image(), Self: n.id}
 	for _, t := range found.Topics {
-		if slices.Contains(reservedTopics, t.Name) || len(t.Partitions) == 0 {
+		_, there := view.Image.Topic(t.Name)
+		if there || metadata.IsKafkasOwn(t.Name) || len(t.Partitions) == 0 {
 			continue
 		}
 		id, err := uuid.New(rand.Reader)

@@ -31,3 +31,13 @@ func CheckTopicName(name string) error {
 func topicNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }
+
+// IsKafkasOwn tells whether Apache Kafka keeps a topic of this name for itself that has no counterpart here. Nobody may
+// create it, and its logs in directories that Kafka wrote are left as they are.
+func IsKafkasOwn(name string) bool {
+	switch name {
+	case "__transaction_state", "__share_group_state", "__cluster_metadata":
+		return true
+	}
+	return false
+}

@@ -155,6 +155,9 @@ func (s *Set) SetStraysAside() error {
 	var errs []error
 	im := s.Image()
 	for _, f := range s.dirs.Found() {
+		if metadata.IsKafkasOwn(f.Topic) {
+			continue
+		}
 		t, ok := im.Topic(f.Topic)
 		if ok && int(f.Partition) < len(t.Partitions) && slices.Contains(t.Partitions[f.Partition].Replicas, s.self) {
 			continue // with another id it was set aside when the topic was opened

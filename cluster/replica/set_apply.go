@@ -83,7 +83,7 @@ func (s *Set) open(ctx context.Context, im *metadata.Image, requests []storage.O
 		if !ok {
 			return
 		}
-		if err != nil {
+		if err != nil && ctx.Err() == nil { // else the start was called off
 			s.logger.Error("partition is offline", "topic", tp.Topic, "partition", tp.Partition, "err", err)
 		}
 		p := newPartition(partitionOptions{

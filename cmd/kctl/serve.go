@@ -17,12 +17,18 @@ import (
 	"github.com/karstlog/karst/node"
 )
 
-// serveFlags are the flags that set an option each; the rest of the options go through --set.
+// serveOptions are the flags that set an option each; the rest of the options go through --set.
 var serveOptions = []struct{ flag, option, usage string }{
 	{"id", "node.id", "this broker's id, 1 and up (default: what the data says, else 1)"},
 	{"data", "karst.data", "directory for everything the broker keeps (default ./karst-data)"},
 	{"http-addr", "karst.http.addr", "address of /healthz, /readyz, /metrics; empty: none (default 127.0.0.1:9644)"},
 	{"rack", "broker.rack", "rack or zone of this broker"},
+	{"cluster-name", "karst.cluster.name", "name of the cluster, so that two on one network do not mix (default karst)"},
+	{"cluster-addr", "karst.cluster.addr", "address for other brokers; has no effect while a cluster is one broker"},
+	{"cluster-advertise", "karst.cluster.advertise", "address that other brokers are told for --cluster-addr"},
+	{"gossip-addr", "karst.gossip.addr", "address for gossip; has no effect while a cluster is one broker"},
+	{"gossip-advertise", "karst.gossip.advertise", "address that other brokers are told for --gossip-addr"},
+	{"bootstrap-expect", "karst.bootstrap.expect", "number of brokers that form the cluster together; this version forms clusters of one"},
 	{"log-level", "karst.log.level", "debug, info, warn or error (default info)"},
 	{"log-format", "karst.log.format", "text, json, or auto: text on a terminal, else json"},
 	{"memory-limit", "karst.memory.limit", "bytes the process tries to stay below, 512MiB for example (default: 60 % of the container's)"},
@@ -36,6 +42,8 @@ func serveCommand(s *session) *cli.Command {
 		&cli.StringSliceFlag{Name: "set", Usage: "an option, NAME=VALUE; repeat for more"},
 		&cli.BoolFlag{Name: "strict-config", Usage: "refuse unknown options instead of warning of them"},
 		&cli.BoolFlag{Name: "import", Usage: "take over the topics of log directories that Apache Kafka wrote, at the first start"},
+		&cli.BoolFlag{Name: "bootstrap", Usage: "begin a new cluster with this broker; data that belongs to one already ignores it"},
+		&cli.StringSliceFlag{Name: "join", Usage: "HOST:PORT of a broker to join; this version forms clusters of one"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print the configuration in force and exit"},
 	}
 	for _, o := range serveOptions {
@@ -105,13 +113,15 @@ func loadOptions(c *cli.Context) node.LoadOptions {
 			o.Flags[f.option] = c.String(f.flag)
 		}
 	}
-	for flag, option := range map[string]string{"listen": "listeners", "advertise": "advertised.listeners"} {
+	for flag, option := range map[string]string{"listen": "listeners", "advertise": "advertised.listeners", "join": "karst.join"} {
 		if c.IsSet(flag) {
 			o.Flags[option] = strings.Join(c.StringSlice(flag), ",")
 		}
 	}
-	if c.Bool("import") {
-		o.Flags["karst.import"] = "true"
+	for flag, option := range map[string]string{"import": "karst.import", "bootstrap": "karst.bootstrap"} {
+		if c.Bool(flag) {
+			o.Flags[option] = "true"
+		}
 	}
 	return o
 }
