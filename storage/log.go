@@ -289,8 +289,12 @@ func (l *Log) Producers() []ProducerInfo {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	return l.mu.producers.infos()
+}
+
+func (ps *producers) infos() []ProducerInfo {
 	var infos []ProducerInfo
-	for _, p := range l.mu.producers.sorted() {
+	for _, p := range ps.sorted() {
 		last, _ := p.last()
 		infos = append(infos, ProducerInfo{p.id, p.epoch, last.lastSeq, p.timestamp, p.coordinatorEpoch, p.txnFirst})
 	}
