@@ -123,10 +123,17 @@ func (p *produce) find(t *protocol.ProduceTopic, partition int32) (*replica.Part
 	if p.opts.Acks < -1 || p.opts.Acks > 1 {
 		return nil, errInvalidAcks
 	}
+	var part *replica.Partition
+	var err error
 	if p.call.Version() >= 13 {
-		return p.api.set.ByID(t.ID, partition)
+		part, err = p.api.set.ByID(t.ID, partition)
+	} else {
+		part, err = p.api.set.Get(t.Name, partition)
 	}
-	return p.api.set.Get(t.Name, partition)
+	if err == nil && internalTopic(part.Topic()) {
+		return nil, errInternalTopic
+	}
+	return part, err
 }
 
 // once refuses a partition that is in the request a second time.

@@ -80,6 +80,7 @@ var (
 	errInvalidRequest     = errors.New("invalid request")
 	errTimedOut           = errors.New("timed out before all in-sync replicas had it")
 	errNoIDs              = errors.New("no producer ids for now")
+	errInternalTopic      = errors.New("the topic is the broker's own")
 	errTxnTimeout         = errors.New("transaction timeout is not between 1 ms and transaction.max.timeout.ms")
 	errNothingSent        = errors.New("acks=0 without any partition")
 	errNoTransactions     = errors.New("transactions are not served")
@@ -200,6 +201,7 @@ var errorTable = []errorRow{
 	value("errTimedOut", errTimedOut, codeRequestTimedOut, codeRequestTimedOut),
 	value("errNoIDs", errNoIDs, codeLoading, codeLoading),
 	value("errNoSASL", errNoSASL, codeIllegalSASLState, codeIllegalSASLState),
+	value("errInternalTopic", errInternalTopic, codeInvalidTopic, codeInvalidTopic),
 	value("errTxnTimeout", errTxnTimeout, codeTxnTimeout, codeTxnTimeout),
 	value("errNothingSent", errNothingSent, codeInvalidRequest, codeInvalidRequest),
 	value("errNoTransactions", errNoTransactions, codeUnsupportedVersion, codeUnsupportedVersion),

@@ -55,6 +55,7 @@ func TestProduceByTopicID(t *testing.T) {
 func TestProduceRefusals(t *testing.T) {
 	r := newRig(t, rigOptions{})
 	r.topic("t", 1, map[string]string{"max.message.bytes": "1000"})
+	r.topic("__consumer_offsets", 1, nil)
 	r.topic("compacted", 1, map[string]string{"cleanup.policy": "compact"})
 	c := r.dial()
 	ms := testTime.UnixMilli()
@@ -72,6 +73,7 @@ func TestProduceRefusals(t *testing.T) {
 		{"unknown topic", 9, -1, part{"nobody", 0, plain(t, 1)}, codeUnknownTopic},
 		{"invalid topic", 9, -1, part{"", 0, plain(t, 1)}, codeUnknownTopic},
 		{"unknown partition", 9, -1, part{"t", 1, plain(t, 1)}, codeUnknownTopic},
+		{"internal topic", 9, -1, part{"__consumer_offsets", 0, plain(t, 1)}, codeInvalidTopic},
 		{"negative partition", 9, -1, part{"t", -1, plain(t, 1)}, codeUnknownTopic},
 		{"acks 2", 9, 2, part{"t", 0, plain(t, 1)}, codeInvalidAcks},
 		{"wrong CRC", 9, -1, part{"t", 0, broken}, codeCorruptMessage},
