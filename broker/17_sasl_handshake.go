@@ -12,7 +12,7 @@ import (
 // out of place there, and a client that expects SASL is told so instead of being cut off (KIP-43, KIP-152).
 
 // errNoSASL is their answer.
-var errNoSASL = errors.New("SASL is not enabled on this listener.")
+var errNoSASL = errors.New("SASL is not enabled on this listener")
 
 type saslAPI struct{}
 

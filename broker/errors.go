@@ -84,8 +84,8 @@ var (
 	errTxnTimeout         = errors.New("transaction timeout is not between 1 ms and transaction.max.timeout.ms")
 	errNothingSent        = errors.New("acks=0 without any partition")
 	errNoTransactions     = errors.New("transactions are not served")
-	errNotInTransaction   = errors.New("Partition was not added to the transaction")
-	errNotInTxnAbortable  = errors.New("Partition was not added to the transaction: abort it")
+	errNotInTransaction   = errors.New("partition was not added to the transaction")
+	errNotInTxnAbortable  = errors.New("partition was not added to the transaction, which must be aborted")
 	errTransactionalBatch = errors.New("transactional batch in a request without transactional id")
 )
 

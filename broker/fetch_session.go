@@ -28,7 +28,6 @@ type fetchTarget struct {
 // told is what a session's client knows of a partition from earlier answers. Only what differs is sent (KIP-227).
 type told struct {
 	highWatermark, stable, logStart int64
-	failed                          bool
 }
 
 // nothingTold makes the first answer of a session complete.

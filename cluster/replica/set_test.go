@@ -21,11 +21,9 @@ import (
 // site is a Set over a disk in memory, with an image that the test changes.
 type site struct {
 	*Set
-	t     testing.TB
-	fs    vfs.FS
-	im    *metadata.Image
-	id    uuid.UUID // incarnation
-	stops []func() error
+	t  testing.TB
+	fs vfs.FS
+	im *metadata.Image
 }
 
 func newSite(t testing.TB, fs vfs.FS) *site {
