@@ -1,3 +1,6 @@
+// Package storage keeps the logs of a broker's partitions in Apache Kafka's layout, byte for byte: a Log is one
+// partition, Dirs the directories that hold them. It finds its way back after a crash at any moment, tells a torn tail
+// from damage, and never serves or acknowledges what a failed disk may have dropped.
 package storage
 
 import (

@@ -140,7 +140,7 @@ func TestDirectoriesSurviveACrashAtEveryOperation(t *testing.T) {
 		for n := 1; ; n++ {
 			seeds := 1
 			if power {
-				seeds = 4
+				seeds = 3
 			}
 			done := true
 			for seed := range seeds {
