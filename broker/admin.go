@@ -150,9 +150,9 @@ func (a *adminAPI) settled(ctx context.Context) {
 }
 
 var (
-	errDeletionDisabled = errors.New("Topic deletion is disabled.")
-	errNoGroups         = errors.New("Consumer groups are not served by this broker.")
-	errEndpointType     = errors.New("The given endpoint type is not served here.")
-	errDuplicateTopic   = errors.New("Duplicate topic in request.")
+	errDeletionDisabled = errors.New("topic deletion is disabled")
+	errNoGroups         = errors.New("consumer groups are not served by this broker")
+	errEndpointType     = errors.New("the given endpoint type is not served here")
+	errDuplicateTopic   = errors.New("the topic is named twice in the request")
 	errBadRequest       = &controller.RequestError{Reason: "The request contradicts itself."}
 )
