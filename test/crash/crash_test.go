@@ -9,10 +9,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +18,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/karstlog/karst/test/internal/proc"
 )
 
 var (
@@ -32,65 +32,7 @@ const (
 	partitions = 4
 )
 
-// broker is a kctl process that is started and killed on the same address and data.
-type broker struct {
-	t         *testing.T
-	bin, data string
-	addr      string
-	cmd       *exec.Cmd
-	log       *os.File
-}
-
-func newBroker(t *testing.T) *broker {
-	dir := t.TempDir()
-	b := &broker{t: t, bin: filepath.Join(dir, "kctl"), data: filepath.Join(dir, "data")}
-	if out, err := exec.Command("go", "build", "-o", b.bin, "github.com/karstlog/karst/cmd/kctl").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
-	// An address that no client socket gets as its own, so that the port is free again after each kill.
-	l, err := net.Listen("tcp", "127.0.1.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.addr = l.Addr().String()
-	l.Close()
-	if b.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		b.kill()
-		if t.Failed() {
-			text, _ := os.ReadFile(b.log.Name())
-			t.Logf("end of the broker's log:\n%s", text[max(0, len(text)-8000):])
-		}
-	})
-	return b
-}
-
-func (b *broker) start() {
-	b.cmd = exec.Command(b.bin, "serve", "--data", b.data, "--listen", b.addr, "--http-addr", "127.0.1.1:0",
-		"--set", "log.segment.bytes=1048576", "--set", "karst.flush.interval.ms=50")
-	b.cmd.Stdout, b.cmd.Stderr = b.log, b.log
-	if err := b.cmd.Start(); err != nil {
-		b.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := net.Dial("tcp", b.addr); err == nil {
-			c.Close()
-			return
-		}
-		if time.Now().After(deadline) {
-			b.t.Fatal("the broker did not come back within a minute")
-		}
-	}
-}
-
-func (b *broker) kill() {
-	if b.cmd != nil && b.cmd.ProcessState == nil {
-		_ = b.cmd.Process.Kill()
-		_ = b.cmd.Wait()
-	}
-}
+func TestMain(m *testing.M) { os.Exit(proc.Main(m)) }
 
 // value n of producer p: both numbers, padding that follows from them, a checksum over all.
 func value(p, n uint32) []byte {
@@ -167,15 +109,15 @@ func TestKillUnderLoadLosesNothingAcknowledged(t *testing.T) {
 	}
 	t.Logf("seed %d, %d rounds", *seed, *rounds)
 	rng := rand.New(rand.NewPCG(*seed, 1))
-	b := newBroker(t)
-	b.start()
-	createTopic(t, b.addr)
+	b := proc.New(t, proc.Options{Settings: []string{"log.segment.bytes=1048576", "karst.flush.interval.ms=50"}})
+	b.Start()
+	createTopic(t, b.Addr)
 
 	producers := []*producer{
-		newProducer(t, b.addr, 1),
-		newProducer(t, b.addr, 2, kgo.ProducerBatchCompression(kgo.Lz4Compression())),
-		newProducer(t, b.addr, 3, kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()), kgo.MaxProduceRequestsInflightPerBroker(1)),
-		newProducer(t, b.addr, 4, kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.MaxProduceRequestsInflightPerBroker(1)),
+		newProducer(t, b.Addr, 1),
+		newProducer(t, b.Addr, 2, kgo.ProducerBatchCompression(kgo.Lz4Compression())),
+		newProducer(t, b.Addr, 3, kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.LeaderAck()), kgo.MaxProduceRequestsInflightPerBroker(1)),
+		newProducer(t, b.Addr, 4, kgo.DisableIdempotentWrite(), kgo.RequiredAcks(kgo.AllISRAcks()), kgo.MaxProduceRequestsInflightPerBroker(1)),
 	}
 	producers[0].idempotent, producers[1].idempotent = true, true
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,13 +128,13 @@ func TestKillUnderLoadLosesNothingAcknowledged(t *testing.T) {
 	}
 	for range *rounds {
 		time.Sleep(time.Duration(100+rng.IntN(700)) * time.Millisecond) // the load runs; not a wait for anything
-		b.kill()
-		b.start()
+		b.Kill()
+		b.Start()
 	}
 	cancel()
 	wg.Wait()
-	check(t, b.addr, producers)
-	b.kill()
+	check(t, b.Addr, producers)
+	b.Kill()
 	verifyFiles(t, b)
 }
 
@@ -290,13 +232,12 @@ func check(t *testing.T, addr string, producers []*producer) {
 }
 
 // verifyFiles lets the offline check walk what a kill has left behind.
-func verifyFiles(t *testing.T, b *broker) {
+func verifyFiles(t *testing.T, b *proc.Broker) {
 	t.Helper()
 	// One clean round, so that the torn tail of the last kill is cut.
-	b.start()
-	_ = b.cmd.Process.Signal(os.Interrupt)
-	_ = b.cmd.Wait()
-	out, err := exec.Command(b.bin, "storage", "verify", "--data", b.data).CombinedOutput()
+	b.Start()
+	b.Stop()
+	out, err := exec.Command(proc.Binary(t), "storage", "verify", "--data", b.Data).CombinedOutput()
 	if err != nil {
 		t.Errorf("storage verify: %v\n%s", err, strings.TrimSpace(string(out)))
 	}
