@@ -69,16 +69,15 @@ func addrPort(a net.Addr) netip.AddrPort {
 // run serves the connection until it ends.
 func (c *conn) run() {
 	c.pulse.framed(c.srv.now())
-	err := c.serve()
-	if flushErr := c.replies.flush(); flushErr != nil && err == nil {
-		err = flushErr
-	}
-	c.end(err)
+	reason := c.serve()
+	_ = c.replies.flush() // what is ready still leaves, if it can; the reason stays the first one
+	c.end(reason)
 	c.late.Wait()
 	c.frames.drop()
 }
 
-func (c *conn) serve() error {
+// serve handles requests until one cannot be read or served; it says why.
+func (c *conn) serve() (reason error) {
 	for {
 		for requests, bytes := 0, 0; requests < turnRequests && bytes < turnBytes; requests++ {
 			if err := c.waitForRoom(); err != nil {

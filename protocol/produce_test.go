@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"math"
 	"strings"
 	"testing"
@@ -98,6 +99,7 @@ func producePlain(r *kmsg.ProduceRequest) *ProduceRequest {
 func sameRequest() cmp.Options {
 	return cmp.Options{
 		cmpopts.IgnoreUnexported(ProduceRequest{}, FetchRequest{}),
+		cmp.Comparer(func(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }),
 		cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() != ".Records" }, cmpopts.EquateEmpty()),
 	}
 }
