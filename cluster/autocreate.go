@@ -16,11 +16,11 @@ const (
 	autoCreateTimeout = 10 * time.Second
 )
 
-// autoCreator holds the names of topics to create, each once.
+// autoCreator holds the topics to create, each once.
 type autoCreator struct {
 	mu struct {
 		sync.Mutex
-		waiting []string
+		waiting []controller.NewTopic
 		known   map[string]struct{} // waiting or being created
 	}
 	wake chan struct{} // one slot
@@ -41,23 +41,28 @@ func (c *Cluster) AutoCreate(names []string) {
 		if _, exists := im.NearTopic(name); exists || metadata.CheckTopicName(name) != nil {
 			continue
 		}
-		if !c.auto.add(name) {
-			c.metrics.autoCreateDropped.Inc()
-		}
+		c.CreateLater(controller.NewTopic{Name: name, Partitions: controller.Default, ReplicationFactor: controller.Default})
 	}
 }
 
-func (a *autoCreator) add(name string) bool {
+// CreateLater creates one topic in the background, as it is described: the broker's own topics on the first use.
+func (c *Cluster) CreateLater(t controller.NewTopic) {
+	if !c.auto.add(t) {
+		c.metrics.autoCreateDropped.Inc()
+	}
+}
+
+func (a *autoCreator) add(t controller.NewTopic) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, ok := a.mu.known[name]; ok {
+	if _, ok := a.mu.known[t.Name]; ok {
 		return true
 	}
 	if len(a.mu.known) >= maxAutoCreate {
 		return false
 	}
-	a.mu.known[name] = struct{}{}
-	a.mu.waiting = append(a.mu.waiting, name)
+	a.mu.known[t.Name] = struct{}{}
+	a.mu.waiting = append(a.mu.waiting, t)
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -65,19 +70,19 @@ func (a *autoCreator) add(name string) bool {
 	return true
 }
 
-func (a *autoCreator) take() []string {
+func (a *autoCreator) take() []controller.NewTopic {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	names := a.mu.waiting
+	topics := a.mu.waiting
 	a.mu.waiting = nil
-	return names
+	return topics
 }
 
-func (a *autoCreator) forget(names []string) {
+func (a *autoCreator) forget(topics []controller.NewTopic) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, name := range names {
-		delete(a.mu.known, name)
+	for _, t := range topics {
+		delete(a.mu.known, t.Name)
 	}
 }
 
@@ -88,25 +93,21 @@ func (c *Cluster) runAutoCreate(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		names := c.auto.take()
-		c.autoCreate(ctx, names)
-		c.auto.forget(names)
+		topics := c.auto.take()
+		c.autoCreate(ctx, topics)
+		c.auto.forget(topics)
 	}
 }
 
-func (c *Cluster) autoCreate(ctx context.Context, names []string) {
+func (c *Cluster) autoCreate(ctx context.Context, topics []controller.NewTopic) {
 	ctx, cancel := context.WithTimeout(ctx, autoCreateTimeout)
 	defer cancel()
-	topics := make([]controller.NewTopic, len(names))
-	for i, name := range names {
-		topics[i] = controller.NewTopic{Name: name, Partitions: controller.Default, ReplicationFactor: controller.Default}
-	}
 	for i, r := range c.CreateTopics(ctx, topics, CreateOptions{}) {
 		switch {
 		case r.Err == nil:
-			c.o.Logger.Info("topic created on first use", "topic", names[i])
+			c.o.Logger.Info("topic created on first use", "topic", topics[i].Name)
 		case !errors.As(r.Err, new(*metadata.TopicExistsError)):
-			c.o.Logger.Debug("topic not created on first use", "topic", names[i], "err", r.Err)
+			c.o.Logger.Debug("topic not created on first use", "topic", topics[i].Name, "err", r.Err)
 		}
 	}
 }

@@ -24,6 +24,7 @@ type Broker struct {
 	Topics   Topics
 	Storage  Storage
 	Fetch    Fetch
+	Groups   Groups
 	Process  Process
 	Together Together
 }
@@ -74,6 +75,29 @@ type Storage struct {
 type Fetch struct {
 	MaxBytes     int32 // fetch.max.bytes
 	SessionSlots int   // max.incremental.fetch.session.cache.slots (KIP-227)
+}
+
+// Groups is about consumer groups and the topic that keeps them.
+type Groups struct {
+	MinSession       time.Duration // group.min.session.timeout.ms
+	MaxSession       time.Duration // group.max.session.timeout.ms
+	InitialDelay     time.Duration // group.initial.rebalance.delay.ms
+	MaxSize          int           // group.max.size, in members
+	MaxMetadataBytes int           // offset.metadata.max.bytes
+	Retention        time.Duration // offsets.retention.minutes
+	RetentionCheck   time.Duration // offsets.retention.check.interval.ms
+	CommitTimeout    time.Duration // offsets.commit.timeout.ms
+	LoadBufferBytes  int           // offsets.load.buffer.size
+	Partitions       int32         // offsets.topic.num.partitions; holds for the creation only
+	SegmentBytes     int32         // offsets.topic.segment.bytes; likewise
+	// ReplicationFactor is offsets.topic.replication.factor, for the creation only; see Groups.Replicas.
+	ReplicationFactor int16
+	Codec             int8 // offsets.topic.compression.codec, by Kafka's number
+}
+
+// Replicas is how many replicas the topic of the groups gets: as many as configured, or as there are brokers.
+func (g Groups) Replicas(brokers int) int16 {
+	return int16(max(1, min(int(g.ReplicationFactor), brokers)))
 }
 
 // Process is about the process itself.

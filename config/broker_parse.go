@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // ResolveBroker is ParseBroker with the settings made at run time on top. Listeners, directories and whatever else is
@@ -25,6 +26,7 @@ func ResolveBroker(l Layers) (*Broker, []Warning, error) {
 		Topics:      p.topics(),
 		Storage:     p.storage(),
 		Fetch:       p.fetch(),
+		Groups:      p.groups(),
 		Process:     p.process(),
 		Together:    p.together(),
 	}
@@ -186,6 +188,34 @@ func (p *brokerParser) fetch() Fetch {
 		MaxBytes:     p.int32("fetch.max.bytes"),
 		SessionSlots: int(p.int32("max.incremental.fetch.session.cache.slots")),
 	}
+}
+
+func (p *brokerParser) groups() Groups {
+	g := Groups{
+		MinSession:       p.duration("group.min.session.timeout.ms"),
+		MaxSession:       p.duration("group.max.session.timeout.ms"),
+		InitialDelay:     p.duration("group.initial.rebalance.delay.ms"),
+		MaxSize:          int(p.int32("group.max.size")),
+		MaxMetadataBytes: int(p.int32("offset.metadata.max.bytes")),
+		Retention:        time.Duration(p.int32("offsets.retention.minutes")) * time.Minute,
+		RetentionCheck:   p.duration("offsets.retention.check.interval.ms"),
+		CommitTimeout:    p.duration("offsets.commit.timeout.ms"),
+		LoadBufferBytes:  int(p.int32("offsets.load.buffer.size")),
+		Partitions:       p.int32("offsets.topic.num.partitions"),
+		SegmentBytes:     p.int32("offsets.topic.segment.bytes"),
+	}
+	const codec, factor = "offsets.topic.compression.codec", "offsets.topic.replication.factor"
+	n := p.int32(codec)
+	if n < 0 || n > 4 {
+		p.fail(&ValueError{Name: codec, Value: p.string(codec), Reason: "Expected a number from 0 to 4"})
+	}
+	g.Codec = int8(n)
+	g.ReplicationFactor = int16(min(p.int32(factor), 1<<15-1))
+	if g.MinSession > g.MaxSession {
+		p.conflict("group.min.session.timeout.ms is larger than group.max.session.timeout.ms: nobody could join",
+			"group.min.session.timeout.ms", "group.max.session.timeout.ms")
+	}
+	return g
 }
 
 func (p *brokerParser) process() Process {

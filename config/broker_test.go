@@ -29,7 +29,12 @@ func TestParseBrokerDefaults(t *testing.T) {
 			RecoveryPointInterval: time.Minute, HighWatermarkInterval: 5 * time.Second, RecoveryThreads: 2,
 			ProducerExpiry: 24 * time.Hour, DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5},
 		},
-		Fetch:   Fetch{MaxBytes: 57671680, SessionSlots: 1000},
+		Fetch: Fetch{MaxBytes: 57671680, SessionSlots: 1000},
+		Groups: Groups{
+			MinSession: 6 * time.Second, MaxSession: 30 * time.Minute, InitialDelay: 3 * time.Second, MaxSize: 1<<31 - 1,
+			MaxMetadataBytes: 4096, Retention: 7 * 24 * time.Hour, RetentionCheck: 10 * time.Minute, CommitTimeout: 5 * time.Second,
+			LoadBufferBytes: 5 << 20, Partitions: 50, SegmentBytes: 100 << 20, ReplicationFactor: 3,
+		},
 		Process: Process{LogLevel: "info", LogFormat: "auto"},
 	}
 	if d := cmp.Diff(want, b); d != "" {
@@ -231,4 +236,27 @@ func FuzzParseListener(f *testing.F) {
 			t.Fatalf("%q is %+v, which reads back as %+v, %v", s, l, again, err)
 		}
 	})
+}
+
+func TestGroupSettingsAreCheckedTogether(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		static map[string]string
+		ok     bool
+	}{
+		{"codec", map[string]string{"offsets.topic.compression.codec": "4"}, true},
+		{"no codec", map[string]string{"offsets.topic.compression.codec": "5"}, false},
+		{"sessions", map[string]string{"group.min.session.timeout.ms": "100", "group.max.session.timeout.ms": "100"}, true},
+		{"no session", map[string]string{"group.min.session.timeout.ms": "101", "group.max.session.timeout.ms": "100"}, false},
+	} {
+		if _, _, err := ParseBroker(c.static); (err == nil) != c.ok {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	g := Groups{ReplicationFactor: 3}
+	for brokers, want := range []int16{1, 1, 2, 3, 3} {
+		if got := g.Replicas(brokers); got != want {
+			t.Errorf("%d brokers: %d replicas, want %d", brokers, got, want)
+		}
+	}
 }

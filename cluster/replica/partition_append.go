@@ -32,7 +32,20 @@ type Appended struct {
 //
 // Errors: *NotLeaderError, *storage.OfflineError, *NotEnoughReplicasError, and those of storage.Log.Append.
 func (p *Partition) Append(b batch.Batch, o AppendOptions) (Appended, error) {
+	return p.append(p.role.Load(), b, o)
+}
+
+// AppendIn is Append for what was decided in a certain leadership: in a later one of this broker it is refused too, with
+// *NotLeaderError.
+func (p *Partition) AppendIn(epoch metadata.LeaderEpoch, b batch.Batch, o AppendOptions) (Appended, error) {
 	r := p.role.Load()
+	if r.err == nil && r.meta.LeaderEpoch != epoch {
+		return Appended{}, r.notLeader()
+	}
+	return p.append(r, b, o)
+}
+
+func (p *Partition) append(r *role, b batch.Batch, o AppendOptions) (Appended, error) {
 	if err := r.leading(); err != nil {
 		return Appended{}, err
 	}
