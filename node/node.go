@@ -142,8 +142,10 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		err = errors.Join(err, parts.stop())
 	}()
 	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// The console comes before the partitions, so that /readyz tells why a long recovery keeps clients out, and after the
+	// data, so that a second process is told whose data it is and not which port is taken.
 	for _, step := range []func(context.Context, *stages) error{
-		n.openMetadata, n.openLogs, n.listen, n.join, n.serve, n.openConsole,
+		n.openMetadata, n.openLogs, n.openConsole, n.listen, n.join, n.serve,
 	} {
 		if err := step(ctx, parts); err != nil {
 			if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
