@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"bytes"
 	"path/filepath"
 	"slices"
 )
@@ -80,9 +81,14 @@ func (l *Log) remakeAborted(segs []*segment, i int) ([]abortedEntry, error) {
 func (s *segment) storeAborted(entries []abortedEntry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed, err := s.ensureFile(suffixTxn, encodeAborted(nil, entries))
-	if err == nil && changed {
-		err = syncFile(s.env.fs, s.stem+suffixTxn)
+	p := encodeAborted(nil, entries)
+	old, err := readWhole(s.env.fs, s.stem+suffixTxn)
+	switch {
+	case err != nil || old == nil && len(p) == 0:
+	case len(p) == 0:
+		err = s.env.fs.Remove(s.stem + suffixTxn)
+	case !bytes.Equal(old, p):
+		err = writeAtomic(s.env.fs, s.stem+suffixTxn, p)
 	}
 	s.hasAborted.Store(len(entries) > 0)
 	return err

@@ -170,3 +170,8 @@ func bases(bs []batch.Batch) []int64 {
 	}
 	return at
 }
+
+func firstBatch(p []byte) (b batch.Batch, rest []byte, ok bool) {
+	b, rest, err := batch.Next(p)
+	return b, rest, err == nil
+}

@@ -107,6 +107,9 @@ func (l *Log) closeFiles() error {
 		}
 		active.unsynced.Store(true)
 	}
+	if x := active.mem.Load(); x != nil {
+		x.noteTime()
+	}
 	for _, s := range segs[segmentOf(segs, l.synced.Load()):] {
 		if err := errors.Join(s.flushIndex(), s.sync(), s.syncIndex()); err != nil {
 			return err
