@@ -36,6 +36,7 @@ func commands(s *session) []*cli.Command {
 		produceCommand(s),
 		consumeCommand(s),
 		configCommand(s),
+		benchCommand(s),
 		explainCommand(s),
 		completionCommand(s),
 		versionCommand(s),
