@@ -12,9 +12,6 @@ import (
 // Default stands for "as configured" where a number of partitions or replicas is asked for.
 const Default = -1
 
-// reservedName is Kafka's topic for what Karst keeps in the metadata log.
-const reservedName = "__transaction_state"
-
 // NewTopic is a topic to create, as CreateTopics has it.
 type NewTopic struct {
 	Name              string
@@ -59,8 +56,8 @@ func (v View) checkName(name string) error {
 	if err := metadata.CheckTopicName(name); err != nil {
 		return err
 	}
-	if name == reservedName {
-		return &metadata.TopicNameError{Name: name, Reason: fmt.Sprintf("'%s' is reserved: transactions are kept in the metadata log", name)}
+	if metadata.IsKafkasOwn(name) {
+		return &metadata.TopicNameError{Name: name, Reason: fmt.Sprintf("'%s' is reserved: what Kafka keeps there has another place here", name)}
 	}
 	if _, ok := v.Image.Topic(name); ok {
 		return &metadata.TopicExistsError{Name: name}
