@@ -200,5 +200,5 @@ func (s *segment) startsSound(next int64) (bool, error) {
 	if _, err := f.ReadAt(p[:], 0); err != nil {
 		return false, err
 	}
-	return soundAt(f, s.stem+suffixLog, p[:], 0, s.size.Load(), next)
+	return soundAt(f, s.path, p[:], 0, s.size.Load(), next)
 }

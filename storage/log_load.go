@@ -112,7 +112,7 @@ func (l *Log) found(base int64, e fs.DirEntry) (*segment, error) {
 	s.size.Store(i.Size())
 	s.created = i.ModTime().UnixMilli()
 	if i.Size() > maxBatchSize {
-		return s, &CorruptError{Path: s.stem + suffixLog, Pos: -1, Reason: "file is larger than a segment can be", Want: maxBatchSize, Got: i.Size()}
+		return s, &CorruptError{Path: s.path, Pos: -1, Reason: "file is larger than a segment can be", Want: maxBatchSize, Got: i.Size()}
 	}
 	return s, nil
 }
@@ -132,7 +132,7 @@ func (l *Log) loadTail(o *opened) error {
 		return err
 	}
 	if want := l.o.CleanEnd; want != nil && want.End != t.next {
-		return &CorruptError{Path: s.stem + suffixLog, Pos: t.pos, Reason: "log does not end where it was closed", Want: want.End, Got: t.next}
+		return &CorruptError{Path: s.path, Pos: t.pos, Reason: "log does not end where it was closed", Want: want.End, Got: t.next}
 	}
 	o.tail, o.fromPoint = t, t.next
 	return nil

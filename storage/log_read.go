@@ -120,7 +120,7 @@ func (s *segment) batchAt(pos, limit int64) (located, bool, error) {
 		return located{}, false, err
 	}
 	defer s.file.release()
-	sc := newScan(f, s.stem+suffixLog, pos, limit, s.base, headerChunk)
+	sc := newScan(f, s.path, pos, limit, s.base, headerChunk)
 	defer sc.close()
 	h, err := sc.header()
 	if err != nil {

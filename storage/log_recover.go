@@ -68,7 +68,7 @@ func (l *Log) recoverSegment(o *opened, i int, point int64) (tail, error) {
 
 // checkBatches walks a segment from pos on, with checksums from offset point on, and notes what it finds.
 func (l *Log) checkBatches(o *opened, s *segment, x *memIndex, f vfs.File, pos, point int64) (tail, error) {
-	sc := newScan(f, s.stem+suffixLog, pos, s.size.Load(), s.base, recoverChunk)
+	sc := newScan(f, s.path, pos, s.size.Load(), s.base, recoverChunk)
 	defer sc.close()
 	interval := int(l.config.Load().IndexIntervalBytes)
 	t := tail{pos: pos, next: s.base, epoch: -1}
@@ -154,7 +154,7 @@ func (l *Log) checkSeam(o *opened, i int, point int64) error {
 		return nil
 	}
 	if o.tail.next < point {
-		return &CorruptError{Path: s.stem + suffixLog, Pos: o.tail.pos, Reason: "segment ends before the recovery point", Want: next, Got: o.tail.next}
+		return &CorruptError{Path: s.path, Pos: o.tail.pos, Reason: "segment ends before the recovery point", Want: next, Got: o.tail.next}
 	}
 	return l.dropOpened(o, i+1)
 }
@@ -162,7 +162,7 @@ func (l *Log) checkSeam(o *opened, i int, point int64) error {
 // cutOpened cuts segment i at pos and drops all behind it.
 func (l *Log) cutOpened(o *opened, i int, f vfs.File, pos int64) error {
 	s := o.segs[i]
-	l.o.Logger.Warn("torn tail is cut off", "file", s.stem+suffixLog, "pos", pos, "bytes", s.size.Load()-pos)
+	l.o.Logger.Warn("torn tail is cut off", "file", s.path, "pos", pos, "bytes", s.size.Load()-pos)
 	if err := l.dropOpened(o, i+1); err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (l *Log) cutOpened(o *opened, i int, f vfs.File, pos int64) error {
 func (l *Log) dropOpened(o *opened, i int) error {
 	for n := len(o.segs) - 1; n >= i; n-- {
 		s := o.segs[n]
-		l.o.Logger.Warn("segment behind a torn tail is removed", "file", s.stem+suffixLog, "bytes", s.size.Load())
+		l.o.Logger.Warn("segment behind a torn tail is removed", "file", s.path, "bytes", s.size.Load())
 		s.retire()
 		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, s.base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
 			return err

@@ -173,7 +173,7 @@ func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
 	for _, s := range segs {
 		s.retire()
 		l.size.Add(-s.size.Load())
-		files := []string{s.stem + suffixLog, s.stem + suffixIndex, s.stem + suffixTime, s.stem + suffixTxn}
+		files := []string{s.path, s.stem + suffixIndex, s.stem + suffixTime, s.stem + suffixTxn}
 		if segs[0] != s || s.base < l.start.Load() {
 			files = append(files, s.stem+suffixSnapshot)
 		}

@@ -124,7 +124,7 @@ func (s *segment) searchTimeIn(f vfs.File, timestamp, start, before int64) (Time
 	if err != nil {
 		return TimeOffset{}, false, err
 	}
-	sc := newScan(f, s.stem+suffixLog, pos, s.size.Load(), s.base, lookupChunk)
+	sc := newScan(f, s.path, pos, s.size.Load(), s.base, lookupChunk)
 	defer sc.close()
 	for {
 		h, err := sc.header()

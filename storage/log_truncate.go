@@ -73,7 +73,7 @@ func (s *segment) endBefore(pos, offset int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	sc := newScan(f, s.stem+suffixLog, min(int64(e.pos), pos), pos, s.base, lookupChunk)
+	sc := newScan(f, s.path, min(int64(e.pos), pos), pos, s.base, lookupChunk)
 	defer sc.close()
 	for {
 		h, err := sc.header()
@@ -159,14 +159,14 @@ func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
 		n.firstTime = -1
 	}
 	idle := s.retire()
-	f, err := l.o.FS.OpenFile(n.stem+suffixLog, os.O_RDWR, 0o644)
+	f, err := l.o.FS.OpenFile(n.path, os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
 	if idle {
 		err = errors.Join(f.Truncate(size), f.Sync())
 	} else {
-		err = l.copyStart(f, n.stem+suffixLog, size)
+		err = l.copyStart(f, n.path, size)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close())

@@ -42,7 +42,7 @@ func walkSegment(s *segment, index int, from, to int64, visit func(*walked) erro
 		return err
 	}
 	defer s.file.release()
-	w := walked{segment: s, index: index, sc: newScan(f, s.stem+suffixLog, pos, size, s.base, recoverChunk)}
+	w := walked{segment: s, index: index, sc: newScan(f, s.path, pos, size, s.base, recoverChunk)}
 	defer w.sc.close()
 	for {
 		h, err := w.sc.header()

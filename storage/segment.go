@@ -46,6 +46,7 @@ type segment struct {
 	env  *segmentEnv
 	base int64
 	stem string // path without suffix
+	path string // of the .log file
 	file *resource[vfs.File]
 	size atomic.Int64 // whole batches only; what lies behind is not there
 
@@ -83,7 +84,8 @@ type diskIndex struct {
 
 func newSegment(env *segmentEnv, base int64) *segment {
 	s := &segment{env: env, base: base, stem: filepath.Join(env.dir, segmentName(base)), firstTime: -1}
-	s.file = newResource(env.cache, func() (vfs.File, error) { return env.fs.OpenFile(s.stem+suffixLog, os.O_RDWR, 0o644) })
+	s.path = s.stem + suffixLog
+	s.file = newResource(env.cache, func() (vfs.File, error) { return env.fs.OpenFile(s.path, os.O_RDWR, 0o644) })
 	s.file.dirty = s.unsynced.Load
 	s.file.before = func(f vfs.File) {
 		if s.unsynced.Load() { // an error that nobody is told of would be lost with the descriptor
@@ -99,7 +101,7 @@ func newSegment(env *segmentEnv, base int64) *segment {
 // a power cut may leave a segment short, but never one missing between two others.
 func createSegment(env *segmentEnv, base int64) (*segment, error) {
 	s := newSegment(env, base)
-	f, err := env.fs.OpenFile(s.stem+suffixLog, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	f, err := env.fs.OpenFile(s.path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func createSegment(env *segmentEnv, base int64) (*segment, error) {
 		err = env.fs.SyncDir(env.dir)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), env.fs.Remove(s.stem+suffixLog))
+		return nil, errors.Join(err, f.Close(), env.fs.Remove(s.path))
 	}
 	s.mem.Store(newMemIndex())
 	s.file.adopt(f)
@@ -163,7 +165,7 @@ func (s *segment) findIn(f vfs.File, offset, limit int64) (located, bool, error)
 	if indexed && int64(e.pos) >= limit {
 		e, indexed = offsetEntry{}, false
 	}
-	sc := newScan(f, s.stem+suffixLog, int64(e.pos), limit, s.base, lookupChunk)
+	sc := newScan(f, s.path, int64(e.pos), limit, s.base, lookupChunk)
 	defer sc.close()
 	for first := true; ; first = false {
 		h, err := sc.header()
@@ -184,6 +186,9 @@ func (s *segment) findIn(f vfs.File, offset, limit int64) (located, bool, error)
 }
 
 func isCorrupt(err error) bool {
+	if err == nil { // the way of every read: without the allocation below
+		return false
+	}
 	var c *CorruptError
 	return errors.As(err, &c)
 }
@@ -260,7 +265,7 @@ func (s *segment) maxTime() (timestamp, offset int64, err error) {
 
 // modified is when the log file was written last, ms.
 func (s *segment) modified() (int64, error) {
-	i, err := s.env.fs.Stat(s.stem + suffixLog)
+	i, err := s.env.fs.Stat(s.path)
 	if err != nil {
 		return 0, err
 	}

@@ -147,7 +147,7 @@ func (s *segment) readIndex(f vfs.File, size, point int64) (*memIndex, int64, er
 // confirm holds the last offset entry, and a time entry, against the log.
 func (s *segment) confirm(f vfs.File, offsets []offsetEntry, size int64, t timeEntry) bool {
 	last := offsets[len(offsets)-1]
-	sc := newScan(f, s.stem+suffixLog, int64(last.pos), size, s.base, lookupChunk)
+	sc := newScan(f, s.path, int64(last.pos), size, s.base, lookupChunk)
 	defer sc.close()
 	h, err := sc.header()
 	if err != nil || h.LastOffset() != s.base+int64(last.rel) {
@@ -170,7 +170,7 @@ func (s *segment) confirm(f vfs.File, offsets []offsetEntry, size int64, t timeE
 // extend walks the log from the batch at pos, which has an entry already unless pos is 0, and notes what it finds. The
 // tail is as far as it came, with an error too.
 func (s *segment) extend(x *memIndex, f vfs.File, pos, next, size int64) (tail, error) {
-	sc := newScan(f, s.stem+suffixLog, pos, size, next, recoverChunk)
+	sc := newScan(f, s.path, pos, size, next, recoverChunk)
 	defer sc.close()
 	interval := int(s.env.config.Load().IndexIntervalBytes)
 	t := tail{pos: pos, next: next, epoch: -1}

@@ -11,7 +11,8 @@ import (
 
 const (
 	headerChunk  = 256       // read ahead when a single header is wanted
-	lookupChunk  = 4 << 10   // when a batch is looked for
+	lookupChunk  = 256       // first read when a batch is looked for; each next one is larger, up to
+	lookupMost   = 16 << 10  // this
 	recoverChunk = 256 << 10 // and when a whole segment is walked
 	maxBatchSize = 1<<31 - 1 // positions are int32
 )
@@ -108,6 +109,9 @@ func (s *scan) fill(n int) ([]byte, error) {
 		s.buf = make([]byte, want)
 	}
 	s.at, s.have = s.pos, 0
+	if s.chunk < lookupMost { // small batches stand close to each other, and of large ones only the header is wanted
+		s.chunk *= 4
+	}
 	got, err := s.f.ReadAt(s.buf[:want], s.pos)
 	s.have = got
 	if got < n {
