@@ -68,6 +68,9 @@ func TestSarama(t *testing.T) {
 func TestSaramaMessageSets(t *testing.T) {
 	for _, version := range []sarama.KafkaVersion{sarama.V0_8_2_0, sarama.V0_9_0_0, sarama.V0_10_0_0, sarama.V0_10_2_0} {
 		for _, codec := range []sarama.CompressionCodec{sarama.CompressionNone, sarama.CompressionGZIP, sarama.CompressionSnappy, sarama.CompressionLZ4} {
+			if codec == sarama.CompressionLZ4 && !version.IsAtLeast(sarama.V0_10_0_0) {
+				continue // the client refuses it: frames of that age had a wrong checksum
+			}
 			t.Run(version.String()+"/"+codec.String(), func(t *testing.T) { saramaRoundTrip(t, version, codec, 1000) })
 		}
 	}
@@ -162,17 +165,22 @@ func TestKafkaGo(t *testing.T) {
 	topic := topicName(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	w := &kafkago.Writer{Addr: kafkago.TCP(s.addr), Topic: topic, Balancer: &kafkago.Hash{}, AllowAutoTopicCreation: true,
+	admin, err := kafkago.DialContext(ctx, "tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	if err := admin.CreateTopics(kafkago.TopicConfig{Topic: topic, NumPartitions: 4, ReplicationFactor: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w := &kafkago.Writer{Addr: kafkago.TCP(s.addr), Topic: topic, Balancer: &kafkago.Hash{},
 		BatchTimeout: 5 * time.Millisecond, Compression: kafkago.Snappy, MaxAttempts: 50, WriteBackoffMin: 10 * time.Millisecond}
 	msgs := make([]kafkago.Message, count)
 	for i := range msgs {
 		msgs[i] = kafkago.Message{Key: []byte(key(i)), Value: []byte(value(i)),
 			Headers: []kafkago.Header{{Key: "h1", Value: []byte(header(i))}, {Key: "h2", Value: []byte("fixed")}}}
 	}
-	if err := w.WriteMessages(ctx, msgs[:1]...); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.WriteMessages(ctx, msgs[1:]...); err != nil {
+	if err := w.WriteMessages(ctx, msgs...); err != nil {
 		t.Fatal(err)
 	}
 	w.Close()
@@ -332,7 +340,7 @@ func TestApacheConsoleTools(t *testing.T) {
 		return run(t, strings.NewReader(stdin), "java", append([]string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars + "/*", class,
 			"--bootstrap-server", s.addr, "--topic", topic}, args...)...)
 	}
-	java(table(), "org.apache.kafka.tools.ConsoleProducer", "--reader-property", "parse.key=true", "--reader-property", "parse.headers=true", "--sync")
+	java(table(), "org.apache.kafka.tools.ConsoleProducer", "--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
 	var records []got
 	for p := range 4 {
 		out := java("", "org.apache.kafka.tools.consumer.ConsoleConsumer", "--partition", strconv.Itoa(p), "--offset", "earliest", "--timeout-ms", "4000",
