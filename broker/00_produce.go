@@ -17,6 +17,9 @@ import (
 // v5 log start · v7 zstd (KIP-110) · v8 record errors (KIP-467) · v10 leader hints (KIP-951)
 // v11 TRANSACTION_ABORTABLE (KIP-890) · v13 topic ids (KIP-516)
 
+// firstBatchVersion is the version from which on a request carries record batches instead of message sets (KIP-98).
+const firstBatchVersion = 3
+
 // produceAPI appends records.
 type produceAPI struct {
 	set     *replica.Set
@@ -31,6 +34,10 @@ func (h *produceAPI) apis() []protocol.API {
 }
 
 func (h *produceAPI) produce(c *protocol.Call, r *protocol.ProduceRequest) {
+	if len(r.Topics) == 0 && (r.Acks == 0 || c.Version() < firstBatchVersion) {
+		c.Fail(errNothingSent) // more likely garbage than a client
+		return
+	}
 	p := h.pool.Get().(*produce)
 	p.call, p.api = c, h
 	p.begin(r)
@@ -181,7 +188,7 @@ func (p *produce) admit(r *protocol.ProduceRequest, part *replica.Partition, rec
 	p.rules = *part.Rules()
 	p.rules.Now = p.opts.Now.UnixMilli()
 	p.rules.NoZstd = version < 7
-	if version < 3 {
+	if version < firstBatchVersion {
 		return p.admitLegacy(records)
 	}
 	return batch.Admit(records, &p.rules)
@@ -232,9 +239,6 @@ func (p *produce) failed(err error, part *replica.Partition, out *protocol.Produ
 // the leader.
 func (p *produce) endSilently() {
 	c, err := p.call, p.first
-	if len(p.all) == 0 {
-		err = errNothingSent // more likely garbage than a client
-	}
 	p.recycle()
 	if err != nil {
 		c.Fail(err)

@@ -82,7 +82,7 @@ var (
 	errNoIDs              = errors.New("no producer ids for now")
 	errInternalTopic      = errors.New("the topic is the broker's own")
 	errTxnTimeout         = errors.New("transaction timeout is not between 1 ms and transaction.max.timeout.ms")
-	errNothingSent        = errors.New("acks=0 without any partition")
+	errNothingSent        = errors.New("nothing to append")
 	errNoTransactions     = errors.New("transactions are not served")
 	errNotInTransaction   = errors.New("partition was not added to the transaction")
 	errNotInTxnAbortable  = errors.New("partition was not added to the transaction, which must be aborted")

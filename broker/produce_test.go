@@ -186,6 +186,11 @@ func TestAcksZeroIsNotAnswered(t *testing.T) {
 	if _, err := c.tryReceive(kmsg.NewPtrProduceRequest()); !errors.Is(err, io.EOF) {
 		t.Errorf("after an empty acks=0: %v, want the end of the connection", err)
 	}
+	c = r.dial()
+	c.send(produceReq(0, 1))
+	if _, err := c.tryReceive(kmsg.NewPtrProduceRequest()); !errors.Is(err, io.EOF) {
+		t.Errorf("after an empty request of version 0: %v, want the end of the connection", err)
+	}
 }
 
 func TestIdempotentProducer(t *testing.T) {
