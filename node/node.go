@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/karstlog/karst/broker"
 	"github.com/karstlog/karst/cluster"
@@ -36,8 +35,9 @@ type Options struct {
 	// Memory keeps everything in memory: for tests. Nothing is left when the node stops.
 	Memory bool
 	// FS replaces the file system; nil: the real one, or with Memory one in memory.
-	FS   vfs.FS
-	Wall func() time.Time // nil: time.Now; record timestamps and retention follow it
+	FS      vfs.FS
+	Wall    func() time.Time // nil: time.Now; record timestamps and retention follow it
+	Version string           // of this build, for metrics
 	// Fatal is called when the node must not go on and may be stuck in I/O; nil: Run returns the error.
 	Fatal func(error)
 	// Poison overwrites request memory that was given back, so that tests see who still reads it.
@@ -141,7 +141,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		n.enter("stopping")
 		err = errors.Join(err, parts.stop())
 	}()
-	n.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.measure()
 	// The console comes before the partitions, so that /readyz tells why a long recovery keeps clients out, and after the
 	// data, so that a second process is told whose data it is and not which port is taken.
 	for _, step := range []func(context.Context, *stages) error{

@@ -80,7 +80,7 @@ func serve(c *cli.Context, s *session) error {
 		log.Warn(w.Text, "options", strings.Join(w.Names, ","))
 	}
 	tuneMemory(loaded.Broker.Process.MemoryLimit)
-	n := node.New(node.Options{Config: loaded.Broker, Static: loaded.Static, Logger: log, Fatal: func(err error) {
+	n := node.New(node.Options{Config: loaded.Broker, Static: loaded.Static, Logger: log, Version: buildInfo().Version, Fatal: func(err error) {
 		log.Error("this broker cannot go on", "err", err)
 		os.Exit(1) // what hangs in I/O would keep the sockets open
 	}})
