@@ -52,6 +52,9 @@ type Log struct {
 		sync.Mutex
 		producers   *producers
 		epochsDirty bool // the epoch file lacks what epochs has
+
+		snapshotAt   int64 // offset of the newest snapshot, -1 when none is known
+		snapshotSize int64 // size of the active segment then
 	}
 	doomed doomedFiles
 }

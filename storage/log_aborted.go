@@ -66,7 +66,7 @@ func (l *Log) remakeAborted(segs []*segment, i int) ([]abortedEntry, error) {
 		return nil, err
 	}
 	var entries []abortedEntry
-	_, err = l.replay(segs[:i+1], snapshotsIn(names), s.base, noLimit, func(at int, e abortedEntry) {
+	_, _, err = l.replay(segs[:i+1], snapshotsIn(names), s.base, noLimit, func(at int, e abortedEntry) {
 		if at == i {
 			entries = append(entries, e)
 		}

@@ -37,7 +37,7 @@ func (e *epochList) with(epoch int32, offset int64) *epochList {
 // (KAFKA-10706).
 func (e *epochList) cutEnd(end int64) *epochList {
 	n := sort.Search(len(e.starts), func(i int) bool { return e.starts[i].Start >= end })
-	c := &epochList{starts: e.starts[:n:n], lead: EpochStart{Epoch: -1}, last: -1}
+	c := &epochList{starts: e.starts[:n:n], lead: EpochStart{e.lead.Epoch, min(e.lead.Start, end)}, last: -1}
 	if n > 0 {
 		c.last = e.starts[n-1].Epoch
 	}

@@ -268,7 +268,7 @@ func TestEndOfEpoch(t *testing.T) {
 	if err := l.Truncate(20); err != nil { // cuts no batch
 		t.Fatal(err)
 	}
-	if err := l.Truncate(10); err != nil || l.EndOf(3) != (EpochEnd{-1, -1}) || l.EndOf(1) != (EpochEnd{1, 10}) {
+	if err := l.Truncate(10); err != nil || l.EndOf(3) != (EpochEnd{1, 10}) || l.EndOf(1) != (EpochEnd{1, 10}) {
 		t.Errorf("after the cut: %+v %+v %v", l.EndOf(3), l.EndOf(1), err)
 	}
 }

@@ -18,9 +18,11 @@ type opened struct {
 	tail      tail // of the last segment
 	producers *producers
 	epochs    []EpochStart
-	epochsNew bool  // the epoch file has to be written
-	unsynced  bool  // the files hold bytes that may not be on disk
-	fromPoint int64 // from here on the log was read batch by batch
+
+	snapshotAt int64 // offset of the snapshot that was used
+	epochsNew  bool  // the epoch file has to be written
+	unsynced   bool  // the files hold bytes that may not be on disk
+	fromPoint  int64 // from here on the log was read batch by batch
 }
 
 // load opens the files: all that is needed to write and read. After a clean stop that is the tail of the last segment.
@@ -198,7 +200,7 @@ func (l *Log) loadProducers(o *opened) error {
 	if err != nil {
 		return err
 	}
-	ps, err := l.replay(o.segs, o.snapshots, min(atMost, from), end, func(i int, e abortedEntry) {
+	ps, at, err := l.replay(o.segs, o.snapshots, min(atMost, from), end, func(i int, e abortedEntry) {
 		if e.last >= from {
 			derived[i] = append(derived[i], e)
 		}
@@ -206,7 +208,7 @@ func (l *Log) loadProducers(o *opened) error {
 	if err != nil {
 		return err
 	}
-	o.producers = ps
+	o.producers, o.snapshotAt = ps, at
 	return l.mendAborted(o, from, derived)
 }
 
@@ -340,7 +342,7 @@ func (l *Log) install(o *opened) error {
 		size += s.size.Load()
 	}
 	l.size.Store(size)
-	l.mu.producers = o.producers
+	l.mu.producers, l.mu.snapshotAt = o.producers, o.snapshotAt
 	l.epochs.Store(&epochList{starts: o.epochs, lead: l.epochs.Load().lead, last: o.tail.epoch})
 	if l.o.CleanEnd == nil || !l.o.Clean {
 		start := l.openedStart(o)

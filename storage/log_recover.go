@@ -70,6 +70,7 @@ func (l *Log) recoverSegment(o *opened, i int, point int64) (tail, error) {
 func (l *Log) checkBatches(o *opened, s *segment, x *memIndex, f vfs.File, pos, point int64) (tail, error) {
 	sc := newScan(f, s.path, pos, s.size.Load(), s.base, recoverChunk)
 	defer sc.close()
+	sc.sparse = true
 	interval := int(l.config.Load().IndexIntervalBytes)
 	t := tail{pos: pos, next: s.base, epoch: -1}
 	for {
@@ -78,6 +79,7 @@ func (l *Log) checkBatches(o *opened, s *segment, x *memIndex, f vfs.File, pos, 
 			return t, nil
 		}
 		if err == nil && h.NextOffset() > point {
+			sc.sparse = false
 			h, err = l.checkBatch(o, sc, h, t)
 		}
 		if err != nil {

@@ -68,7 +68,11 @@ func (s *segment) close() error {
 
 // writeSnapshotLocked writes the producer state as of offset, which is the log's end. It is not synced here.
 func (l *Log) writeSnapshotLocked(offset int64) error {
-	return writePlain(l.o.FS, l.snapshotPath(offset), encodeSnapshot(l.mu.producers))
+	err := writePlain(l.o.FS, l.snapshotPath(offset), encodeSnapshot(l.mu.producers))
+	if err == nil {
+		l.mu.snapshotAt, l.mu.snapshotSize = offset, 0
+	}
+	return err
 }
 
 func (l *Log) snapshotPath(offset int64) string {

@@ -35,6 +35,7 @@ func (l *Log) syncLocked() (moved bool, err error) {
 	l.mu.Lock()
 	end, segs := l.end.Load(), *l.segments.Load()
 	since := l.unsyncedSince.Swap(0)
+	snapshot := l.dueSnapshotLocked()
 	l.mu.Unlock()
 	if end == l.synced.Load() && since == 0 {
 		return false, nil
@@ -48,7 +49,40 @@ func (l *Log) syncLocked() (moved bool, err error) {
 		return false, l.fail(err)
 	}
 	l.synced.Store(end)
+	l.keepSnapshot(end, snapshot)
 	return true, nil
+}
+
+// snapshotBytes is how much of an active segment is replayed at most, or about, to rebuild the producers after a crash.
+const snapshotBytes = 64 << 20
+
+// dueSnapshotLocked returns the producer state when the last snapshot lies far behind, else nil.
+func (l *Log) dueSnapshotLocked() []byte {
+	if s := l.active(); s.size.Load()-max(0, l.mu.snapshotSize) < snapshotBytes {
+		return nil
+	}
+	return encodeSnapshot(l.mu.producers)
+}
+
+// keepSnapshot writes a snapshot between those of the rolls, in place of the one before. It helps only: it is not synced,
+// and that it cannot be written is no failure.
+func (l *Log) keepSnapshot(end int64, p []byte) {
+	if p == nil {
+		return
+	}
+	if err := writePlain(l.o.FS, l.snapshotPath(end), p); err != nil {
+		l.o.Logger.Warn("producer snapshot not written", "offset", end, "err", err)
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.active(); s.base < end {
+		old := l.mu.snapshotAt
+		l.mu.snapshotAt, l.mu.snapshotSize = end, s.size.Load()
+		if old > s.base {
+			_ = l.o.FS.Remove(l.snapshotPath(old))
+		}
+	}
 }
 
 // syncSegments makes the segments from the recovery point on durable, the oldest first.
@@ -115,22 +149,15 @@ func (l *Log) closeFiles() error {
 			return err
 		}
 	}
-	end := l.end.Load()
-	if err := writeAtomic(l.o.FS, l.snapshotPath(end), encodeSnapshot(l.mu.producers)); err != nil {
+	if err := l.writeEpochs(); err != nil {
 		return err
 	}
-	if err := active.syncActiveIndex(); err != nil {
-		return err
+	// The snapshot and the last entries of the index are not synced: ten thousand logs stop in seconds. If a power cut
+	// takes them, their checksum or the log shows it, and they are made anew.
+	if end := l.end.Load(); l.mu.snapshotAt != end {
+		return l.writeSnapshotLocked(end)
 	}
-	return l.writeEpochs()
-}
-
-// syncActiveIndex makes the index files of the active segment durable.
-func (s *segment) syncActiveIndex() error {
-	if s.mem.Load() == nil {
-		return nil
-	}
-	return errors.Join(syncFile(s.env.fs, s.stem+suffixIndex), syncFile(s.env.fs, s.stem+suffixTime), s.env.fs.SyncDir(s.env.dir))
+	return nil
 }
 
 // Abandon gives the log up without writing anything: its directory failed, or it is being deleted. Reads that are under

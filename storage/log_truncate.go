@@ -240,12 +240,12 @@ func (l *Log) resumeLocked(segs []*segment, end int64) error {
 		return err
 	}
 	snapshots := l.dropSnapshots(snapshotsIn(names), end)
-	ps, err := l.replay(segs, snapshots, end, end, nil)
+	ps, at, err := l.replay(segs, snapshots, end, end, nil)
 	if err != nil {
 		return err
 	}
 	ps.txns.replicated(l.hw.Load())
-	l.mu.producers = ps
+	l.mu.producers, l.mu.snapshotAt, l.mu.snapshotSize = ps, at, 0
 	l.txns.Store(ps.txns)
 	size := int64(0)
 	for _, s := range segs {
@@ -282,7 +282,7 @@ func (l *Log) truncateAllLocked(newStart int64) error {
 		return err
 	}
 	l.dropSnapshots(snapshotsIn(names), -1)
-	l.mu.producers = newProducers(l.config.Load().MaxProducers)
+	l.mu.producers, l.mu.snapshotAt, l.mu.snapshotSize = newProducers(l.config.Load().MaxProducers), -1, 0
 	l.txns.Store(l.mu.producers.txns)
 	segs := []*segment{s}
 	l.segments.Store(&segs)

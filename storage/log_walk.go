@@ -44,6 +44,7 @@ func walkSegment(s *segment, index int, from, to int64, visit func(*walked) erro
 	defer s.file.release()
 	w := walked{segment: s, index: index, sc: newScan(f, s.path, pos, size, s.base, recoverChunk)}
 	defer w.sc.close()
+	w.sc.sparse = true
 	for {
 		h, err := w.sc.header()
 		if err == io.EOF || err == nil && h.BaseOffset() >= to {
@@ -57,6 +58,6 @@ func walkSegment(s *segment, index int, from, to int64, visit func(*walked) erro
 		if err := visit(&w); err != nil {
 			return err
 		}
-		w.sc.pos, w.sc.next = w.sc.pos+size, next
+		w.sc.pos, w.sc.next, w.sc.stride = w.sc.pos+size, next, size
 	}
 }

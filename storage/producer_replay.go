@@ -11,16 +11,16 @@ import (
 // replay makes the producer state as of offset to, from the newest sound snapshot at or below atMost and the batches
 // behind it. each is called with every transaction that is found aborted on the way, and the index of the segment with
 // its marker.
-func (l *Log) replay(segs []*segment, snapshots []int64, atMost, to int64, each func(segment int, e abortedEntry)) (*producers, error) {
-	ps, from := l.newestSnapshot(segs, snapshots, atMost)
+func (l *Log) replay(segs []*segment, snapshots []int64, atMost, to int64, each func(segment int, e abortedEntry)) (ps *producers, from int64, err error) {
+	ps, from = l.newestSnapshot(segs, snapshots, atMost)
 	now := l.o.Wall().UnixMilli()
 	for _, p := range ps.byID {
 		p.touched = now // when it wrote last is not known; it lives a full term from here on
 	}
 	if from >= to || mutant.On(8) {
-		return ps, nil
+		return ps, from, nil
 	}
-	err := walk(segs, from, to, func(w *walked) error {
+	err = walk(segs, from, to, func(w *walked) error {
 		if !w.header.Control() {
 			ps.apply(w.header, now)
 			return nil
@@ -39,7 +39,7 @@ func (l *Log) replay(segs []*segment, snapshots []int64, atMost, to int64, each 
 		ps.applyMarker(m, now)
 		return nil
 	})
-	return ps, err
+	return ps, from, err
 }
 
 // newestSnapshot reads the newest snapshot at or below atMost that is not damaged; without one the state is empty, as of

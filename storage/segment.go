@@ -167,6 +167,7 @@ func (s *segment) findIn(f vfs.File, offset, limit int64) (located, bool, error)
 	}
 	sc := newScan(f, s.path, int64(e.pos), limit, s.base, lookupChunk)
 	defer sc.close()
+	sc.sparse = true
 	for first := true; ; first = false {
 		h, err := sc.header()
 		if err == io.EOF {

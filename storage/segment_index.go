@@ -94,8 +94,8 @@ func (s *segment) loadIndex(f vfs.File, size int64) (*memIndex, error) {
 
 // readIndex reads what is right in the index files, and tells from where on the log has to be walked to complete it.
 //
-// After a crash only entries below point, the recovery point, are used, and of both files only as many as fit to each
-// other: either may have lost its end. noLimit as point is for files that were closed properly.
+// Either file may have lost its end, so only as much of both is used as fits to each other. After a crash only entries
+// below point, the recovery point, are; otherwise point is noLimit.
 func (s *segment) readIndex(f vfs.File, size, point int64) (*memIndex, int64, error) {
 	x := newMemIndex()
 	if point <= s.base {
@@ -105,35 +105,22 @@ func (s *segment) readIndex(f vfs.File, size, point int64) (*memIndex, int64, er
 	if err != nil {
 		return nil, 0, err
 	}
-	offsets, whole := decodeOffsets(p, size)
+	offsets, _ := decodeOffsets(p, size)
 	if p, err = readWhole(s.env.fs, s.stem+suffixTime); err != nil {
 		return nil, 0, err
 	}
-	times, wholeTimes := decodeTimes(p, maxRel)
-	if point == noLimit && (!whole || !wholeTimes) {
-		return x, 0, nil
-	}
+	times, _ := decodeTimes(p, maxRel)
 	offsets = offsets[:sort.Search(len(offsets), func(i int) bool { return s.base+int64(offsets[i].rel) >= point })]
 	if len(offsets) == 0 {
 		return x, 0, nil
 	}
-	if len(times) == 0 {
-		return x, 0, nil
-	}
-	last, latest := offsets[len(offsets)-1].rel, times[len(times)-1]
+	last := offsets[len(offsets)-1].rel
 	times = times[:sort.Search(len(times), func(i int) bool { return times[i].rel > last })]
 	if len(times) == 0 {
 		return x, 0, nil
 	}
 	t := times[len(times)-1]
-	if point == noLimit {
-		if latest != t && !s.confirm(f, offsets, size, latest) { // of a roll, or wrong
-			return x, 0, nil
-		}
-	} else {
-		n := sort.Search(len(offsets), func(i int) bool { return offsets[i].rel >= t.rel })
-		offsets = offsets[:n+1]
-	}
+	offsets = offsets[:1+sort.Search(len(offsets), func(i int) bool { return offsets[i].rel >= t.rel })]
 	x.offsets.set(offsets)
 	x.times.set(times)
 	x.max.entry = t
@@ -172,6 +159,7 @@ func (s *segment) confirm(f vfs.File, offsets []offsetEntry, size int64, t timeE
 func (s *segment) extend(x *memIndex, f vfs.File, pos, next, size int64) (tail, error) {
 	sc := newScan(f, s.path, pos, size, next, recoverChunk)
 	defer sc.close()
+	sc.sparse = true
 	interval := int(s.env.config.Load().IndexIntervalBytes)
 	t := tail{pos: pos, next: next, epoch: -1}
 	for {

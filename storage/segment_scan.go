@@ -32,6 +32,10 @@ type scan struct {
 	at    int64 // file position of buf[0]
 	have  int   // bytes of buf that are filled
 	chunk int
+
+	// Only headers are wanted: where batches are large, what is between them is not read.
+	sparse bool
+	stride int64 // size of the batch before
 }
 
 var scanPool = sync.Pool{New: func() any { return new(scan) }}
@@ -93,7 +97,8 @@ func (s *scan) whole(h batch.Batch) (batch.Batch, error) {
 // skip goes to the next batch.
 func (s *scan) skip(h batch.Batch) {
 	s.next = h.BaseOffset() + int64(h.LastOffsetDelta()) + 1
-	s.pos += s.size(h)
+	s.stride = s.size(h)
+	s.pos += s.stride
 }
 
 // fill returns the n bytes at pos.
@@ -104,7 +109,11 @@ func (s *scan) fill(n int) ([]byte, error) {
 	if s.pos >= s.at && s.pos+int64(n) <= s.at+int64(s.have) {
 		return s.buf[s.pos-s.at:][:n:n], nil
 	}
-	want := int(min(int64(max(n, s.chunk)), s.end-s.pos))
+	chunk := s.chunk
+	if s.sparse && s.stride > 4*headerChunk && n == batch.HeaderSize {
+		chunk = headerChunk
+	}
+	want := int(min(int64(max(n, chunk)), s.end-s.pos))
 	if cap(s.buf) < want {
 		s.buf = make([]byte, want)
 	}
