@@ -238,9 +238,12 @@ func recordFiller(c *cli.Context, now time.Time) (func(*kgo.Record) error, error
 		}
 		headers = append(headers, kgo.RecordHeader{Key: name, Value: []byte(value)})
 	}
-	return func(r *kgo.Record) (err error) {
-		if r.Key == nil && c.IsSet("key") {
-			r.Key = []byte(c.String("key"))
+	hasKey, key := c.IsSet("key"), []byte(c.String("key"))
+	hasPartition, partition := c.IsSet("partition"), int32(c.Int("partition"))
+	tombstone := c.Bool("tombstone")
+	return func(r *kgo.Record) (err error) { // a million times a second: looking up flags is outside
+		if r.Key == nil && hasKey {
+			r.Key = key
 		}
 		if r.Key != nil {
 			if r.Key, err = decodeKey(r.Key); err != nil {
@@ -248,7 +251,7 @@ func recordFiller(c *cli.Context, now time.Time) (func(*kgo.Record) error, error
 			}
 		}
 		switch {
-		case c.Bool("tombstone"):
+		case tombstone:
 			r.Value = nil
 		case r.Value != nil:
 			if r.Value, err = decodeValue(r.Value); err != nil {
@@ -261,8 +264,8 @@ func recordFiller(c *cli.Context, now time.Time) (func(*kgo.Record) error, error
 		if len(headers) > 0 {
 			r.Headers = slices.Concat(r.Headers, headers) // repeated records share the old array
 		}
-		if c.IsSet("partition") {
-			r.Partition = int32(c.Int("partition"))
+		if hasPartition {
+			r.Partition = partition
 		}
 		return nil
 	}, nil
