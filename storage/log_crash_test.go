@@ -106,13 +106,13 @@ func (h *history) checkState(l *Log, got []batch.Batch) error {
 	if !slices.Equal(want.starts, l.epochs.Load().starts) {
 		return fmt.Errorf("epochs %v, want %v", l.epochs.Load().starts, want.starts)
 	}
+	if len(l.mu.producers.byID) != len(state.byID) {
+		return fmt.Errorf("%d producers, want %d", len(l.mu.producers.byID), len(state.byID))
+	}
 	for i, p := range state.sorted() {
 		if have := l.mu.producers.sorted()[i]; *have != *p {
 			return fmt.Errorf("producer %+v, want %+v", have, p)
 		}
-	}
-	if len(l.mu.producers.byID) != len(state.byID) {
-		return fmt.Errorf("%d producers, want %d", len(l.mu.producers.byID), len(state.byID))
 	}
 	return nil
 }
