@@ -36,6 +36,8 @@ func commands(s *session) []*cli.Command {
 		produceCommand(s),
 		consumeCommand(s),
 		configCommand(s),
+		logCommand(s),
+		storageCommand(s),
 		benchCommand(s),
 		explainCommand(s),
 		completionCommand(s),

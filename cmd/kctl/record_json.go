@@ -37,15 +37,20 @@ func appendRecordJSON(b []byte, r *kgo.Record, metaOnly bool) []byte {
 		return append(b, '}')
 	}
 	b = appendBytes(append(b, `,"key":`...), r.Key)
-	b = append(b, `,"headers":[`...)
-	for i, h := range r.Headers {
+	b = appendHeaders(append(b, `,"headers":`...), r.Headers)
+	b = appendBytes(append(b, `,"value":`...), r.Value)
+	return append(b, '}')
+}
+
+func appendHeaders(b []byte, headers []kgo.RecordHeader) []byte {
+	b = append(b, '[')
+	for i, h := range headers {
 		if i > 0 {
 			b = append(b, ',')
 		}
 		b = append(appendBytes(append(appendText(append(b, '['), []byte(h.Key)), ','), h.Value), ']')
 	}
-	b = appendBytes(append(b, `],"value":`...), r.Value)
-	return append(b, '}')
+	return append(b, ']')
 }
 
 func appendSize(b, v []byte) []byte {
