@@ -7,7 +7,7 @@ func (g *Group) ProtocolType() string { return g.class.protocolType }
 type Description struct {
 	State        State
 	ProtocolType string
-	Protocol     string // empty unless Stable, like the metadata and assignments of the members
+	Protocol     string // empty unless Stable, like the metadata of the members
 	Generation   int32
 	Leader       string
 	Members      []MemberDescription // by member id
@@ -31,9 +31,11 @@ func (g *Group) Describe() Description {
 		d.Protocol = c.protocol
 	}
 	for _, m := range c.inOrder() {
-		md := MemberDescription{MemberID: m.id, InstanceID: m.instanceID, ClientID: m.client.id, ClientHost: m.client.host}
+		md := MemberDescription{
+			MemberID: m.id, InstanceID: m.instanceID, ClientID: m.client.id, ClientHost: m.client.host, Assignment: m.assignment,
+		}
 		if c.state == Stable {
-			md.Metadata, md.Assignment = m.metadata(c.protocol), m.assignment
+			md.Metadata = m.metadata(c.protocol)
 		}
 		d.Members = append(d.Members, md)
 	}

@@ -51,6 +51,6 @@ func (g *Group) unusedSince(o *CommittedOffset) (int64, bool) {
 	case c.protocolType == "" || c.since < 0:
 		return o.CommitTime, true
 	}
-	// A tool may have committed after the last member left.
+	// A tool may have committed after the last member left. Kafka does not look at that, and drops what was just reset.
 	return max(c.since, o.CommitTime), true
 }

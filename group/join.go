@@ -192,11 +192,10 @@ func distinct(ps []Protocol) []Protocol {
 }
 
 // replace lets a static member in that comes back without its member id: it takes over the place of the old one, whose
-// waiting calls are fenced (KIP-345). In a Stable group nothing else changes if it asks for the same.
+// waiting calls are fenced (KIP-345). In a Stable group nothing else changes if it reads what it read before.
 func (g *Group) replace(s *step, r *Join, old *member, id string) {
 	c := &g.class
-	wasLeader, same := c.leader == old.id, old.sameProtocols(r.Protocols)
-	leaderBefore := c.leader
+	wasLeader, leaderBefore := c.leader == old.id, c.leader
 	s.refuse(old.join, ErrFencedInstance)
 	s.refuse(old.sync, ErrFencedInstance)
 	c.remove(old)
@@ -208,6 +207,7 @@ func (g *Group) replace(s *step, r *Join, old *member, id string) {
 		c.leader = id
 	}
 	c.renew(&m, s.now)
+	same := c.choose() == c.protocol && c.sameTopics(old, &m)
 	if c.state != Stable || !same {
 		g.park(s, &m, r)
 		g.rebalance(s, cause{g.whyReturned(same), id, r.Reason})
@@ -227,4 +227,21 @@ func (g *Group) whyReturned(same bool) Cause {
 		return CauseReturned
 	}
 	return CauseChanged
+}
+
+// sameTopics tells whether a returning static member subscribes to the topics of its predecessor. Its metadata as a whole
+// differs often, for a sticky assignor puts into it what the member owned. Kafka compares nothing here, so that new
+// topics of a static member wait for the next rebalance.
+func (c *classic) sameTopics(old, m *member) bool {
+	if c.protocolType != consumerType {
+		return true
+	}
+	before, err := SubscribedTopics(old.metadata(c.protocol))
+	after, err2 := SubscribedTopics(m.metadata(c.protocol))
+	if err != nil || err2 != nil {
+		return err != nil && err2 != nil
+	}
+	slices.Sort(before)
+	slices.Sort(after)
+	return slices.Equal(slices.Compact(before), slices.Compact(after))
 }

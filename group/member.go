@@ -196,13 +196,13 @@ func (c *classic) fence(memberID, instanceID string) (*member, error) {
 	return m, nil
 }
 
-// current checks who calls and for which generation.
+// current checks who calls and for which generation. A member in its first round belongs to none yet.
 func (c *classic) current(memberID, instanceID string, generation int32) (*member, error) {
 	m, err := c.fence(memberID, instanceID)
 	if err != nil {
 		return nil, err
 	}
-	if generation != c.generation {
+	if m.fresh || generation != c.generation {
 		return nil, ErrIllegalGeneration
 	}
 	return m, nil

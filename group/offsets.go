@@ -96,7 +96,8 @@ func (g *Group) commitOffsets(s *step, r *Commit) error {
 			Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommitTime: s.now.Wall, ExpireTime: -1, TopicID: o.TopicID,
 		}
 		if r.Retention >= 0 {
-			v.ExpireTime = s.now.Wall + r.Retention.Milliseconds()
+			// The version of the record that has an expiry has nothing else; those who ask for one know nothing else.
+			v.ExpireTime, v.LeaderEpoch, v.TopicID = s.now.Wall+r.Retention.Milliseconds(), -1, uuid.UUID{}
 		}
 		f.offsets = append(f.offsets, TopicPartition{o.Topic, o.Partition})
 		rs = append(rs, &OffsetRecord{Group: g.id, Topic: o.Topic, Partition: o.Partition, Offset: v})

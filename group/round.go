@@ -123,7 +123,8 @@ func (g *Group) joiningOver(s *step) {
 	g.complete(s)
 }
 
-// complete ends the joining: members who have not joined are out, unless they are static; the others are told the
+// complete ends the joining: members who have not joined are out, unless they are static, who have as long as their session
+// (Kafka drops them too when they do not sync, which they cannot while they are away); the others are told the
 // generation and the leader.
 func (g *Group) complete(s *step) {
 	c := &g.class

@@ -35,3 +35,6 @@ func (g *Group) State() State {
 	}
 	return g.class.state
 }
+
+// Members is how many members the group has.
+func (g *Group) Members() int { return len(g.class.members) }
