@@ -22,6 +22,8 @@ type Admin interface {
 	AlterConfigs(ctx context.Context, changes []controller.ConfigChange, validateOnly bool) []error
 	// AutoCreate creates topics in the background with the default settings; names that cannot be created are dropped.
 	AutoCreate(names []string)
+	// CreateLater creates one topic in the background, as described.
+	CreateLater(t controller.NewTopic)
 	// View is what a decision taken now would be taken on.
 	View() controller.View
 	Leader() (metadata.BrokerID, bool)
@@ -49,7 +51,6 @@ func newAdminAPI(o Options) *adminAPI {
 func (a *adminAPI) apis() []protocol.API {
 	return []protocol.API{
 		protocol.Route(0, 13, a.metadata),
-		protocol.Route(0, 6, a.findCoordinator),
 		protocol.Route(0, 7, a.createTopics),
 		protocol.Route(0, 6, a.deleteTopics),
 		protocol.Route(0, 4, a.describeConfigs),
@@ -151,7 +152,6 @@ func (a *adminAPI) settled(ctx context.Context) {
 
 var (
 	errDeletionDisabled = errors.New("topic deletion is disabled")
-	errNoGroups         = errors.New("consumer groups are not served by this broker")
 	errEndpointType     = errors.New("the given endpoint type is not served here")
 	errDuplicateTopic   = errors.New("the topic is named twice in the request")
 	errBadRequest       = &controller.RequestError{Reason: "The request contradicts itself."}

@@ -496,28 +496,3 @@ func TestListConfigResources(t *testing.T) {
 		t.Errorf("unknown type: %+v", got)
 	}
 }
-
-func TestFindCoordinatorSaysThatThereIsNone(t *testing.T) {
-	w := dial(t, karsttest.Start(t))
-	req := kmsg.NewPtrFindCoordinatorRequest()
-	req.CoordinatorKey, req.CoordinatorKeys = "g", []string{"g", "h"}
-	for v := int16(0); v <= 6; v++ {
-		got := ask[*kmsg.FindCoordinatorResponse](w, v, req)
-		codes := []int16{got.ErrorCode}
-		if v >= 4 {
-			codes = nil
-			for _, c := range got.Coordinators {
-				codes = append(codes, c.ErrorCode)
-			}
-		}
-		for _, code := range codes {
-			if code != 15 {
-				t.Errorf("v%d: code %d", v, code)
-			}
-		}
-	}
-	req.CoordinatorType = 9
-	if got := ask[*kmsg.FindCoordinatorResponse](w, 1, req); got.ErrorCode != 42 {
-		t.Errorf("unknown type: %d", got.ErrorCode)
-	}
-}

@@ -15,20 +15,24 @@ import (
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/group/coordinator"
 	"github.com/karstlog/karst/protocol"
 )
 
 // Options is what a Broker is built from.
 type Options struct {
-	ID       metadata.BrokerID
-	Set      *replica.Set
-	IDs      ProducerIDs
-	Dirs     LogDirs
-	Admin    Admin            // nil: the cluster is neither described nor changed
-	Topics   config.Topics    // rules for creating, deleting and describing topics
-	Wall     func() time.Time // record timestamps; time.Now unless a test says otherwise
-	Logger   *slog.Logger
-	Registry prometheus.Registerer // nil: nothing is counted
+	ID     metadata.BrokerID
+	Set    *replica.Set
+	IDs    ProducerIDs
+	Dirs   LogDirs
+	Admin  Admin         // nil: the cluster is neither described nor changed
+	Topics config.Topics // rules for creating, deleting and describing topics
+	// Groups runs the consumer groups; nil: they are not served. It needs Admin too.
+	Groups      *coordinator.Coordinator
+	GroupConfig config.Groups
+	Wall        func() time.Time // record timestamps; time.Now unless a test says otherwise
+	Logger      *slog.Logger
+	Registry    prometheus.Registerer // nil: nothing is counted
 
 	FetchMaxBytes int // fetch.max.bytes; 0: Kafka's default of 55 MiB
 	SessionSlots  int // max.incremental.fetch.session.cache.slots; 0: Kafka's default of 1,000
@@ -64,6 +68,9 @@ func New(o Options) *Broker {
 	}}
 	if o.Admin != nil {
 		b.groups = append(b.groups, newAdminAPI(o))
+	}
+	if o.Admin != nil && o.Groups != nil {
+		b.groups = append(b.groups, newGroupAPI(o))
 	}
 	return b
 }

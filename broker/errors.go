@@ -12,6 +12,8 @@ import (
 	"github.com/karstlog/karst/cluster/quorum"
 	"github.com/karstlog/karst/cluster/replica"
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/group"
+	"github.com/karstlog/karst/group/coordinator"
 	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/protocol/batch"
@@ -29,13 +31,21 @@ const (
 	codeNotLeader            int16 = 6
 	codeRequestTimedOut      int16 = 7
 	codeMessageTooLarge      int16 = 10
+	codeOffsetMetadata       int16 = 12
 	codeLoading              int16 = 14
 	codeNoCoordinator        int16 = 15
+	codeNotCoordinator       int16 = 16
 	codeInvalidTopic         int16 = 17
 	codeRecordListTooLarge   int16 = 18
 	codeNotEnoughReplicas    int16 = 19
 	codeShrunkAfterAppend    int16 = 20
 	codeInvalidAcks          int16 = 21
+	codeIllegalGeneration    int16 = 22
+	codeInconsistentProtocol int16 = 23
+	codeInvalidGroupID       int16 = 24
+	codeUnknownMember        int16 = 25
+	codeInvalidSession       int16 = 26
+	codeRebalance            int16 = 27
 	codeInvalidTimestamp     int16 = 32
 	codeIllegalSASLState     int16 = 34
 	codeUnsupportedVersion   int16 = 35
@@ -54,6 +64,8 @@ const (
 	codeTxnCoordinatorFenced int16 = 52
 	codeTxnIDNotAuthorized   int16 = 53
 	codeStorage              int16 = 56
+	codeNonEmptyGroup        int16 = 68
+	codeGroupNotFound        int16 = 69
 	codeSessionNotFound      int16 = 70
 	codeSessionEpoch         int16 = 71
 	codeDeletionDisabled     int16 = 73
@@ -61,6 +73,10 @@ const (
 	codeUnknownLeaderEpoch   int16 = 75
 	codeUnsupportedCodec     int16 = 76
 	codeStaleBrokerEpoch     int16 = 77
+	codeMemberIDRequired     int16 = 79
+	codeGroupMaxSize         int16 = 81
+	codeFencedInstance       int16 = 82
+	codeGroupSubscribed      int16 = 86
 	codeInvalidRecord        int16 = 87
 	codeUnknownTopicID       int16 = 100
 	codeSessionTopicIDs      int16 = 106
@@ -112,6 +128,28 @@ func value(name string, target error, code, old int16) errorRow {
 
 // errorTable is the only place that knows which code stands for which error. The first row that matches wins.
 var errorTable = []errorRow{
+	// First: they wrap why the partition of a group could not be written, which is not for its members.
+	value("coordinator.ErrNotCoordinator", coordinator.ErrNotCoordinator, codeNotCoordinator, codeNotCoordinator),
+	value("coordinator.ErrLoading", coordinator.ErrLoading, codeLoading, codeLoading),
+	value("coordinator.ErrNotAvailable", coordinator.ErrNotAvailable, codeNoCoordinator, codeNoCoordinator),
+
+	value("group.ErrInvalidGroupID", group.ErrInvalidGroupID, codeInvalidGroupID, codeInvalidGroupID),
+	value("group.ErrTooLong", group.ErrTooLong, codeInvalidRequest, codeInvalidRequest),
+	value("group.ErrUnknownMember", group.ErrUnknownMember, codeUnknownMember, codeUnknownMember),
+	value("group.ErrIllegalGeneration", group.ErrIllegalGeneration, codeIllegalGeneration, codeIllegalGeneration),
+	value("group.ErrInvalidSession", group.ErrInvalidSession, codeInvalidSession, codeInvalidSession),
+	value("group.ErrRebalanceInProgress", group.ErrRebalanceInProgress, codeRebalance, codeRebalance),
+	value("group.ErrInconsistentProtocol", group.ErrInconsistentProtocol, codeInconsistentProtocol, codeInconsistentProtocol),
+	value("group.ErrMetadataTooLarge", group.ErrMetadataTooLarge, codeOffsetMetadata, codeOffsetMetadata),
+	value("group.ErrNonEmpty", group.ErrNonEmpty, codeNonEmptyGroup, codeNonEmptyGroup),
+	value("group.ErrNotFound", group.ErrNotFound, codeGroupNotFound, codeGroupNotFound),
+	value("group.ErrMaxSize", group.ErrMaxSize, codeGroupMaxSize, codeGroupMaxSize),
+	value("group.ErrFencedInstance", group.ErrFencedInstance, codeFencedInstance, codeFencedInstance),
+	value("group.ErrSubscribed", group.ErrSubscribed, codeGroupSubscribed, codeGroupSubscribed),
+	typed[*group.MemberIDRequiredError]("group.MemberIDRequiredError", codeMemberIDRequired, codeMemberIDRequired),
+	typed[*group.CorruptError]("group.CorruptError", codeUnknown, codeUnknown), // met by the loader only
+	typed[*group.UnknownTypeError]("group.UnknownTypeError", codeUnknown, codeUnknown),
+
 	typed[*replica.NotLeaderError]("replica.NotLeaderError", codeNotLeader, codeNotLeader),
 	typed[*replica.UnknownPartitionError]("replica.UnknownPartitionError", codeUnknownTopic, codeUnknownTopic),
 	typed[*replica.FencedEpochError]("replica.FencedEpochError", codeFencedLeaderEpoch, codeNotLeader),
@@ -185,7 +223,11 @@ var errorTable = []errorRow{
 	typed[*controller.ConfigOperationError]("controller.ConfigOperationError", codeUnknown, codeUnknown),
 
 	value("errDeletionDisabled", errDeletionDisabled, codeDeletionDisabled, codeInvalidRequest),
-	value("errNoGroups", errNoGroups, codeNoCoordinator, codeNoCoordinator),
+	value("errNoTxnCoordinator", errNoTxnCoordinator, codeNoCoordinator, codeNoCoordinator),
+	value("errNoShareCoordinator", errNoShareCoordinator, codeNoCoordinator, codeNoCoordinator),
+	value("errShareKey", errShareKey, codeInvalidRequest, codeInvalidRequest),
+	value("errNoSuchGroup", errNoSuchGroup, codeGroupNotFound, codeGroupNotFound),
+	value("errNameTooLong", errNameTooLong, codeInvalidRequest, codeInvalidRequest),
 	value("errEndpointType", errEndpointType, codeEndpointType, codeEndpointType),
 	value("errDuplicateTopic", errDuplicateTopic, codeInvalidRequest, codeInvalidRequest),
 	value("errOtherBroker", errOtherBroker, codeInvalidRequest, codeInvalidRequest),

@@ -24,6 +24,7 @@ import (
 var domains = []string{
 	"../storage", "../protocol/batch", "../config",
 	"../cluster", "../cluster/metadata", "../cluster/controller", "../cluster/quorum", "../cluster/replica",
+	"../group", "../group/coordinator",
 }
 
 func TestEveryDomainErrorHasACode(t *testing.T) {

@@ -51,11 +51,11 @@ func (h *groupAPI) apis() []protocol.API {
 const groupOperations = 1<<3 | 1<<6 | 1<<8 | 1<<10 | 1<<11
 
 var (
-	errNoTxnCoordinator   = errors.New("Transactions are not served by this broker.")
-	errNoShareCoordinator = errors.New("Share groups are not served by this broker.")
-	errShareKey           = errors.New("The key of a share coordinator is group:topicId:partition.")
+	errNoTxnCoordinator   = errors.New("transactions are not served by this broker")
+	errNoShareCoordinator = errors.New("share groups are not served by this broker")
+	errShareKey           = errors.New("the key of a share coordinator is group:topicId:partition")
 	errNameTooLong        = errors.New("a string is longer than 32767 bytes")
-	errNoSuchGroup        = errors.New("The group does not exist.")
+	errNoSuchGroup        = errors.New("the group does not exist")
 )
 
 // maxName is the longest string that the protocol's types allow. Compact strings could say more; Kafka closes the

@@ -21,6 +21,7 @@ import (
 	"github.com/karstlog/karst/cluster/replica"
 	"github.com/karstlog/karst/config"
 	"github.com/karstlog/karst/console"
+	"github.com/karstlog/karst/group/coordinator"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol"
@@ -58,6 +59,7 @@ type Node struct {
 	dirs      *storage.Dirs
 	set       *replica.Set
 	cluster   *cluster.Cluster
+	groups    *coordinator.Coordinator
 	server    *protocol.Server
 	http      net.Listener
 	phase     atomic.Pointer[string] // why the node is not ready; nil: it is
@@ -236,8 +238,12 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 	if err != nil {
 		return err
 	}
+	n.groups = coordinator.New(coordinator.Options{
+		BrokerID: n.id, Set: n.set, Config: c.Groups, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
+		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() },
+	})
 	handlers := broker.New(broker.Options{
-		ID: n.id, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
+		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
 	o := protocol.ServerOptions{
@@ -270,6 +276,7 @@ func (n *Node) join(ctx context.Context, parts *stages) error {
 	if err := n.set.WaitApplied(ctx, n.quorum.Image().Index()); err != nil {
 		return errors.Join(err, n.server.Close())
 	}
+	parts.start("groups", n.groups.Run, nil)
 	// The image is that of the last commit: what it does not know was deleted.
 	return n.set.SetStraysAside()
 }
