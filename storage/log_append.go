@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol/batch"
 )
 
@@ -196,6 +197,7 @@ func (l *Log) writeLocked(p []byte, now time.Time) error {
 	defer s.file.release()
 	s.unsynced.Store(true)
 	l.unsyncedSince.CompareAndSwap(0, max(1, now.UnixNano()))
+	s.reserve(f, len(p))
 	n, err := f.WriteAt(p, s.size.Load())
 	if err == nil && n == len(p) {
 		return nil
@@ -211,6 +213,29 @@ func (l *Log) writeLocked(p []byte, now time.Time) error {
 		return l.fail(fmt.Errorf("sync after a failed write: %w", errors.Join(serr, err)))
 	}
 	return l.writeFailed(err)
+}
+
+// reserve asks for room ahead of the write of n bytes, once in many writes: a write into room that is there costs a
+// fifth less than one that has to find some. It is half of what is used, and nothing for small segments, so that ten
+// thousand of them take no room. What a disk cannot give is no error here; the write itself will tell.
+func (s *segment) reserve(f vfs.File, n int) {
+	end := s.size.Load() + int64(n)
+	if end < reserveFrom || end <= s.reserved {
+		return
+	}
+	ahead := min(end/2, reserveMost)
+	s.reserved = end + ahead
+	_ = f.Reserve(end, ahead)
+}
+
+const (
+	reserveFrom = 4 << 20
+	reserveMost = 32 << 20
+)
+
+// overhangs tells that there may be room behind the last byte which nothing will be written to.
+func (s *segment) overhangs() bool {
+	return s.env.config.Load().Preallocate || s.size.Load() >= reserveFrom
 }
 
 // writeFailed makes a full disk a refusal; other errors stay what they are.

@@ -26,7 +26,7 @@ func (l *Log) rollLocked(base int64, now time.Time) error {
 		return l.writeFailed(err)
 	}
 	s.created = now.UnixMilli()
-	if l.config.Load().Preallocate {
+	if old.overhangs() {
 		if err := l.trim(old); err != nil {
 			l.o.Logger.Warn("segment not trimmed", "segment", old.stem, "err", err)
 		}
@@ -39,7 +39,7 @@ func (l *Log) rollLocked(base int64, now time.Time) error {
 	return nil
 }
 
-// trim cuts what was preallocated behind the last batch.
+// trim gives back what was preallocated or reserved behind the last batch.
 func (l *Log) trim(s *segment) error {
 	f, err := s.file.acquire()
 	if err != nil {

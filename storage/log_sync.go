@@ -135,7 +135,7 @@ var errClosed = errors.New("log is closed")
 func (l *Log) closeFiles() error {
 	segs := *l.segments.Load()
 	active := segs[len(segs)-1]
-	if l.config.Load().Preallocate {
+	if active.overhangs() {
 		if err := l.trim(active); err != nil {
 			return err
 		}

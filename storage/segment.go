@@ -62,6 +62,7 @@ type segment struct {
 	abortedGood atomic.Bool // which was held against the log
 
 	// For the writer alone: what the age of an active segment goes by.
+	reserved  int64 // end of the room on the disk that was asked for
 	firstTime int64 // largest timestamp of the first batch, -1 while there is none
 	created   int64 // wall clock, ms
 }

@@ -279,7 +279,11 @@ func (f *memFile) Size() (int64, error) {
 	return int64(len(f.node.data)), nil
 }
 
-func (f *memFile) Name() string       { return f.name }
+func (f *memFile) Name() string { return f.name }
+
+// Reserve has nothing to do: memory is there when it is needed.
+func (f *memFile) Reserve(int64, int64) error { return nil }
+
 func (f *memFile) Sendfile() *os.File { return nil }
 
 func (f *memFile) Map(n int64) (Mapping, error) {

@@ -102,6 +102,13 @@ func (f *osFile) control(op string, do func(fd int) error) error {
 	return nil
 }
 
+// Reserve is fallocate without a change of size. Filesystems that cannot do it say so, and nothing is lost.
+func (f *osFile) Reserve(off, n int64) error {
+	return f.control("fallocate", func(fd int) error {
+		return ignoringEINTR(func() error { return unix.Fallocate(fd, unix.FALLOC_FL_KEEP_SIZE, off, n) })
+	})
+}
+
 // maxIOV is the most buffers that Linux takes in one call (IOV_MAX).
 const maxIOV = 1024
 

@@ -50,6 +50,8 @@ type File interface {
 	// Sync makes the file's bytes and size durable (fdatasync). After it failed once, a later success proves nothing:
 	// the system may have dropped the pages that it could not write.
 	Sync() error
+	// Reserve finds room on the disk for n bytes from off on and leaves the size as it is: a hint, which Truncate takes back.
+	Reserve(off, n int64) error
 	Truncate(size int64) error
 	Size() (int64, error)
 	Name() string
