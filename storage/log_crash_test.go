@@ -20,14 +20,20 @@ type history struct {
 	pending []batch.Batch // whose append failed: may be there or not
 	synced  int64
 	point   int64 // recovery point on record
+	start   int64 // log start on record
 	seqs    map[int64]int32
 }
+
+const txnProducer = 9 // the one of these producers that has transactions
 
 // nextBatch makes a batch of one of three idempotent producers, or of none.
 func (h *history) nextBatch(r *rand.Rand) batch.Batch {
 	s := spec{n: 1 + r.IntN(4), size: r.IntN(400), content: fmt.Sprint(r.Uint64())}
 	if pid := int64(r.IntN(4)); pid > 0 {
 		s.id, s.pid, s.seq = true, pid, h.seqs[pid]
+	}
+	if r.IntN(6) == 0 {
+		s.id, s.pid, s.seq, s.txn = true, txnProducer, h.seqs[txnProducer], true
 	}
 	if r.IntN(20) == 0 {
 		s.n, s.size = 2, 1500
@@ -48,13 +54,55 @@ func (h *history) append(l *Log, b batch.Batch) error {
 	return nil
 }
 
+func (h *history) mark(l *Log, commit bool) error {
+	b := endTxn(txnProducer, 0, commit, 1)
+	_, err := l.AppendMarker(b, h.leader(), t0)
+	if err != nil {
+		h.pending = append(h.pending, slices.Clone(b))
+		return err
+	}
+	h.batches = append(h.batches, slices.Clone(b))
+	return nil
+}
+
+// cut cuts a log and its history.
+func (h *history) cut(l *Log, to int64) error {
+	if err := l.Truncate(to); err != nil {
+		return err
+	}
+	h.batches = slices.DeleteFunc(h.batches, func(b batch.Batch) bool { return b.LastOffset() >= to })
+	h.start = min(h.start, l.Start())
+	h.sequences()
+	return nil
+}
+
+// trim moves the log start up, and deletes what lies below.
+func (h *history) trim(l *Log, to int64) error {
+	l.SetHighWatermark(to)
+	if err := l.AdvanceStart(to); err != nil {
+		return err
+	}
+	h.start = l.Start()
+	return l.Tend(t0)
+}
+
 func (h *history) leader() int32 { return int32(len(h.batches) / 15) }
 
 // run does random things to a log until one fails.
 func (h *history) run(l *Log, r *rand.Rand, steps int) error {
 	for range steps {
 		var err error
-		switch r.IntN(12) {
+		switch r.IntN(16) {
+		case 15:
+			if r.IntN(3) == 0 {
+				err = h.cut(l, l.Start()+r.Int64N(l.End()-l.Start()+1))
+			}
+		case 14:
+			if r.IntN(3) == 0 {
+				err = h.trim(l, l.Start()+r.Int64N(l.End()-l.Start()+1))
+			}
+		case 12, 13:
+			err = h.mark(l, r.IntN(2) == 0)
 		case 0, 1:
 			if err = l.Sync(); err == nil {
 				h.synced = l.SyncedEnd()
@@ -73,11 +121,18 @@ func (h *history) run(l *Log, r *rand.Rand, steps int) error {
 
 // check holds a log that was opened after a crash against the history: a prefix that has all that was synced.
 func (h *history) check(l *Log) error {
-	got, err := tryReadAll(l, 0, 700)
+	got, err := tryReadAll(l, l.Start(), 700)
 	if err != nil {
 		return err
 	}
-	all := h.batches
+	if l.Start() > h.start {
+		return fmt.Errorf("starts at %d, want %d", l.Start(), h.start)
+	}
+	gone := 0 // batches in front of the log start
+	for gone < len(h.batches) && h.batches[gone].LastOffset() < l.Start() {
+		gone++
+	}
+	all := h.batches[gone:]
 	if len(got) > len(all) && len(got) <= len(all)+len(h.pending) {
 		all = append(slices.Clone(all), h.pending...)
 	}
@@ -92,26 +147,47 @@ func (h *history) check(l *Log) error {
 	if l.End() < h.synced {
 		return fmt.Errorf("ends at %d, synced up to %d", l.End(), h.synced)
 	}
-	return h.checkState(l, got)
+	return h.checkState(l, append(slices.Clone(h.batches[:gone]), got...))
 }
 
-// checkState: epochs and producers are those of the batches that are there.
+// checkState: epochs, producers and transactions are those of the batches that are there.
 func (h *history) checkState(l *Log, got []batch.Batch) error {
-	want := &epochList{last: -1}
+	epochs := &epochList{last: -1}
 	state := newProducers(100)
+	aborted := map[int64]int64{} // first offset by that of the marker
 	for _, b := range got {
-		want = want.with(b.LeaderEpoch(), b.BaseOffset())
-		state.apply(b, t0.UnixMilli())
+		epochs = epochs.with(b.LeaderEpoch(), b.BaseOffset())
+		if m, ok := parseMarker(b); !ok {
+			state.apply(b, t0.UnixMilli())
+		} else if first := state.applyMarker(m, t0.UnixMilli()); first >= 0 && !m.commit {
+			aborted[m.offset] = first
+		}
 	}
-	if !slices.Equal(want.starts, l.epochs.Load().starts) {
-		return fmt.Errorf("epochs %v, want %v", l.epochs.Load().starts, want.starts)
+	if want := epochs.cutStart(l.Start()).starts; !slices.Equal(want, l.epochs.Load().starts) && l.Start() < l.End() {
+		return fmt.Errorf("epochs %v, want %v", l.epochs.Load().starts, want)
 	}
 	if len(l.mu.producers.byID) != len(state.byID) {
 		return fmt.Errorf("%d producers, want %d", len(l.mu.producers.byID), len(state.byID))
 	}
 	for i, p := range state.sorted() {
-		if have := l.mu.producers.sorted()[i]; *have != *p {
+		have := *l.mu.producers.sorted()[i]
+		for i := range p.window { // a snapshot has one timestamp for the last batch and a marker behind it
+			p.window[i].timestamp, have.window[i].timestamp = 0, 0
+		}
+		if have != *p {
 			return fmt.Errorf("producer %+v, want %+v", have, p)
+		}
+	}
+	known := l.Aborted(l.Start(), l.End())
+	for _, a := range known {
+		if first, ok := aborted[a.Last]; !ok || first != a.First {
+			return fmt.Errorf("aborted %+v, want first %d", a, first)
+		}
+		delete(aborted, a.Last)
+	}
+	for last, first := range aborted {
+		if last >= l.Start() {
+			return fmt.Errorf("transaction %d-%d is not aborted any more: %+v", first, last, known)
 		}
 	}
 	return nil
@@ -119,18 +195,29 @@ func (h *history) checkState(l *Log, got []batch.Batch) error {
 
 // settle makes what is there after a crash the new beginning.
 func (h *history) settle(l *Log) {
-	got, err := tryReadAll(l, 0, 1<<20)
+	got, err := tryReadAll(l, l.Start(), 1<<20)
 	if err != nil { // a read that failed
-		got, _ = tryReadAll(l, 0, 1<<20)
+		got, _ = tryReadAll(l, l.Start(), 1<<20)
 	}
-	h.batches, h.pending = got, nil
+	gone := slices.DeleteFunc(h.batches, func(b batch.Batch) bool { return b.LastOffset() >= l.Start() })
+	h.batches, h.pending = append(gone, got...), nil
+	h.sequences()
+	h.synced, h.point = l.SyncedEnd(), min(h.point, l.End())
+}
+
+func (h *history) sequences() {
 	clear(h.seqs)
-	for _, b := range got {
-		if b.ProducerID() >= 0 {
+	for _, b := range h.batches {
+		if b.ProducerID() >= 0 && !b.Control() {
 			h.seqs[b.ProducerID()] = b.LastSequence() + 1
 		}
 	}
-	h.synced, h.point = l.SyncedEnd(), min(h.point, l.End())
+}
+
+// on opens the log of this history as its directory's owner would.
+func (h *history) on(o *Options) {
+	o.RecoveryPoint, o.LogStart = h.point, h.start
+	h.beforeCut(o)
 }
 
 // A log after any number of power cuts is a prefix of what was written, and has all that was synced.
@@ -152,7 +239,7 @@ func powerCuts(t failer, seed uint64, crashes, steps int) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	h := &history{seqs: map[int64]int32{}}
 	for c := range crashes {
-		l, err := tryOpen(mem, point(h.point))
+		l, err := tryOpen(mem, h.on)
 		if err != nil {
 			t.Fatalf("seed %d crash %d: open: %v", seed, c, err)
 		}
@@ -169,7 +256,7 @@ func powerCuts(t failer, seed uint64, crashes, steps int) {
 			mem.PowerCut()
 		}
 	}
-	l, err := tryOpen(mem, point(h.point))
+	l, err := tryOpen(mem, h.on)
 	if err != nil {
 		t.Fatalf("seed %d: open: %v", seed, err)
 	}
@@ -201,7 +288,7 @@ func crashAt(t *testing.T, n int, power bool) (done bool) {
 	faulty.CrashAt(n, vfs.Changes()...)
 	h := &history{seqs: map[int64]int32{}}
 	work := func() error {
-		l, err := tryOpen(faulty, point(h.point))
+		l, err := tryOpen(faulty, h.on)
 		if err != nil {
 			return err
 		}
@@ -209,7 +296,7 @@ func crashAt(t *testing.T, n int, power bool) (done bool) {
 			return err
 		}
 		mem.KillProcess() // recover once in the middle
-		if l, err = tryOpen(faulty, point(h.point)); err != nil {
+		if l, err = tryOpen(faulty, h.on); err != nil {
 			return err
 		}
 		if err := h.run(l, rand.New(rand.NewPCG(3, 4)), 10); err != nil {
@@ -230,7 +317,7 @@ func crashAt(t *testing.T, n int, power bool) (done bool) {
 	} else {
 		mem.KillProcess()
 	}
-	l, err := tryOpen(mem, point(h.point))
+	l, err := tryOpen(mem, h.on)
 	if err != nil {
 		t.Fatalf("crash at %d: open: %v", n, err)
 	}
@@ -270,10 +357,10 @@ func failAt(t *testing.T, n int, cause error) (done bool) {
 		}
 	}
 	for life := range 3 {
-		l, err := tryOpen(faulty, point(h.point), h.beforeCut, func(o *Options) { o.Offline = func(error) { offline++ } })
+		l, err := tryOpen(faulty, h.on, func(o *Options) { o.Offline = func(error) { offline++ } })
 		if err != nil {
 			note(err)
-			if l, err = tryOpen(faulty, point(h.point)); err != nil {
+			if l, err = tryOpen(faulty, h.on); err != nil {
 				t.Fatalf("operation %d, life %d: second open: %v", n, life, err)
 			}
 		}
@@ -297,11 +384,7 @@ func failAt(t *testing.T, n int, cause error) (done bool) {
 			}
 		}
 		if life == 1 {
-			if err := l.Truncate(l.End() * 3 / 4); err != nil {
-				note(err)
-			} else {
-				h.settle(l)
-			}
+			note(h.cut(l, max(l.Start(), l.End()*3/4)))
 			note(h.run(l, r, 5))
 		}
 		err = l.Close()
@@ -311,7 +394,7 @@ func failAt(t *testing.T, n int, cause error) (done bool) {
 		}
 		mem.KillProcess()
 	}
-	l, err := tryOpen(mem, point(h.point))
+	l, err := tryOpen(mem, h.on)
 	if err != nil {
 		t.Fatalf("operation %d: open: %v", n, err)
 	}

@@ -37,14 +37,16 @@ type evictable interface {
 	slot() int
 }
 
-// room closes idle resources until one more fits.
+// room closes idle resources until one more fits. What was in use a moment ago, when the cap was exceeded, goes now.
 func (c *FileCache) room() {
-	for range 4 { // a victim may be taken in use before it is closed; then the next is tried
+	for range 64 { // a victim may be taken in use before it is closed; then the next is tried
 		v := c.victim()
-		if v == nil || v.evict() {
+		if v == nil {
 			return
 		}
-		c.add(v)
+		if !v.evict() {
+			c.add(v)
+		}
 	}
 }
 

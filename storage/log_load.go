@@ -190,7 +190,10 @@ func zeroFrom(f vfs.File, pos, end int64) (bool, error) {
 // loadProducers makes the producer state as of the log's end.
 func (l *Log) loadProducers(o *opened) error {
 	end := o.tail.next
-	o.snapshots = l.dropSnapshots(o.snapshots, end)
+	var err error
+	if o.snapshots, err = l.dropSnapshots(o.snapshots, end); err != nil {
+		return err
+	}
 	atMost := end
 	if o.fromPoint < end {
 		atMost = o.fromPoint
@@ -212,16 +215,17 @@ func (l *Log) loadProducers(o *opened) error {
 	return l.mendAborted(o, from, derived)
 }
 
-// dropSnapshots removes those above the end: they are of a log that was cut.
-func (l *Log) dropSnapshots(at []int64, end int64) []int64 {
+// dropSnapshots removes those above the end. They are of a log that was cut: once this one has grown beyond them, they
+// could not be told from its own.
+func (l *Log) dropSnapshots(at []int64, end int64) ([]int64, error) {
 	n := len(at)
 	for n > 0 && at[n-1] > end {
 		n--
 		if err := l.o.FS.Remove(l.snapshotPath(at[n])); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			l.o.Logger.Warn("stale snapshot not removed", "file", l.snapshotPath(at[n]), "err", err)
+			return nil, err
 		}
 	}
-	return at[:n]
+	return at[:n], nil
 }
 
 // loadEpochs reads the epoch file, completes it with what was read of the log, and holds it against the batches. What is

@@ -100,17 +100,42 @@ func (l *Log) retain(now time.Time) error {
 		err = l.rollLocked(l.end.Load(), now)
 	}
 	segs = *l.segments.Load()
-	n = min(n, len(segs)-1)
-	if err == nil && n > 0 {
-		left := slices.Clone(segs[n:])
-		l.raiseStartLocked(left[0].base)
-		l.segments.Store(&left)
-	}
 	l.mu.Unlock()
+	if n = min(n, len(segs)-1); err != nil || n <= 0 {
+		return err
+	}
+	if err := l.secureSnapshot(segs, segs[n].base); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	segs = *l.segments.Load() // it may have grown
+	left := slices.Clone(segs[n:])
+	l.raiseStartLocked(left[0].base)
+	l.segments.Store(&left)
+	l.mu.Unlock()
+	return l.deleteSegments(segs[:n], now)
+}
+
+// secureSnapshot makes sure that the producer state as of base is on disk before the batches that it came from go: only
+// time makes a log forget a producer.
+func (l *Log) secureSnapshot(segs []*segment, base int64) error {
+	path := l.snapshotPath(base)
+	p, err := readWhole(l.o.FS, path)
 	if err != nil {
 		return err
 	}
-	return l.deleteSegments(segs[:n], now)
+	if _, _, ok := decodeSnapshot(p, defaultMaxProducers); ok {
+		return errors.Join(syncFile(l.o.FS, path), l.o.FS.SyncDir(l.o.Dir))
+	}
+	names, err := l.names()
+	if err != nil {
+		return err
+	}
+	ps, _, err := l.replay(segs, snapshotsIn(names), base, base, nil)
+	if err != nil {
+		return err
+	}
+	return writeAtomic(l.o.FS, path, encodeSnapshot(ps))
 }
 
 // deletable counts the segments at the front that may go. active: all of them, the one written to included.

@@ -239,7 +239,10 @@ func (l *Log) resumeLocked(segs []*segment, end int64) error {
 	if err != nil {
 		return err
 	}
-	snapshots := l.dropSnapshots(snapshotsIn(names), end)
+	snapshots, err := l.dropSnapshots(snapshotsIn(names), end)
+	if err != nil {
+		return err
+	}
 	ps, at, err := l.replay(segs, snapshots, end, end, nil)
 	if err != nil {
 		return err
@@ -281,7 +284,9 @@ func (l *Log) truncateAllLocked(newStart int64) error {
 	if err != nil {
 		return err
 	}
-	l.dropSnapshots(snapshotsIn(names), -1)
+	if _, err := l.dropSnapshots(snapshotsIn(names), -1); err != nil {
+		return err
+	}
 	l.mu.producers, l.mu.snapshotAt, l.mu.snapshotSize = newProducers(l.config.Load().MaxProducers), -1, 0
 	l.txns.Store(l.mu.producers.txns)
 	segs := []*segment{s}

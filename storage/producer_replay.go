@@ -12,7 +12,9 @@ import (
 // behind it. each is called with every transaction that is found aborted on the way, and the index of the segment with
 // its marker.
 func (l *Log) replay(segs []*segment, snapshots []int64, atMost, to int64, each func(segment int, e abortedEntry)) (ps *producers, from int64, err error) {
-	ps, from = l.newestSnapshot(segs, snapshots, atMost)
+	if ps, from, err = l.newestSnapshot(segs, snapshots, atMost); err != nil {
+		return nil, 0, err
+	}
 	now := l.o.Wall().UnixMilli()
 	for _, p := range ps.byID {
 		p.touched = now // when it wrote last is not known; it lives a full term from here on
@@ -44,14 +46,14 @@ func (l *Log) replay(segs []*segment, snapshots []int64, atMost, to int64, each 
 
 // newestSnapshot reads the newest snapshot at or below atMost that is not damaged; without one the state is empty, as of
 // the start of the first segment.
-func (l *Log) newestSnapshot(segs []*segment, snapshots []int64, atMost int64) (*producers, int64) {
+func (l *Log) newestSnapshot(segs []*segment, snapshots []int64, atMost int64) (*producers, int64, error) {
 	for _, at := range slices.Backward(snapshots) {
 		if at > atMost {
 			continue
 		}
 		p, err := readWhole(l.o.FS, l.snapshotPath(at))
 		if err != nil {
-			continue
+			return nil, 0, err
 		}
 		ps, earlier, ok := decodeSnapshot(p, l.config.Load().MaxProducers)
 		if !ok {
@@ -61,9 +63,9 @@ func (l *Log) newestSnapshot(segs []*segment, snapshots []int64, atMost int64) (
 		if !earlier && len(ps.byID) > 0 {
 			l.recallEarlier(ps, segs, at)
 		}
-		return ps, at
+		return ps, at, nil
 	}
-	return newProducers(l.config.Load().MaxProducers), segs[0].base
+	return newProducers(l.config.Load().MaxProducers), segs[0].base, nil
 }
 
 // recallEarlier completes a snapshot of Apache Kafka, which has one batch per producer, with the batches before it, as far
