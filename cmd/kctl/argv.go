@@ -53,8 +53,24 @@ func (inv invocation) leaf() *cli.Command {
 }
 
 // normalise takes argv (without the program's name) apart by the tree of commands.
+//
+// A flag in front of the command's name is read before it is known whose it is. Where its name takes a value in one command
+// and none in another (--partitions), the line is tried both ways; the way counts in which the command found agrees.
 func normalise(tree []*cli.Command, argv []string) (invocation, error) {
-	n := normaliser{rest: argv, level: tree, known: flagNames(tree)}
+	plain, err := attempt(tree, argv, false)
+	if err == nil {
+		return plain, nil
+	}
+	valued, err2 := attempt(tree, argv, true)
+	if err2 == nil || len(valued.path) > len(plain.path) {
+		return valued, err2
+	}
+	return plain, err
+}
+
+func attempt(tree []*cli.Command, argv []string, valued bool) (invocation, error) {
+	n := newNormaliser(tree, argv)
+	n.valued = valued
 	for len(n.rest) > 0 {
 		word := n.rest[0]
 		n.rest = n.rest[1:]
@@ -65,20 +81,32 @@ func normalise(tree []*cli.Command, argv []string) (invocation, error) {
 	if n.inv.help { // whatever else is wrong with the line, help helps
 		return n.inv, nil
 	}
-	for _, f := range n.inv.flags {
-		if leaf := n.inv.leaf(); leaf == nil || findFlag(leaf.Flags, f.name) == nil {
-			return n.inv, unknownFlag(leaf, "--"+f.name)
+	leaf := n.inv.leaf()
+	for i, g := range n.inv.flags {
+		var f cli.Flag
+		if leaf != nil {
+			f = findFlag(leaf.Flags, g.name)
 		}
+		if f == nil || i < len(n.early) && takesValue(f) != n.early[i] {
+			return n.inv, unknownFlag(leaf, "--"+g.name)
+		}
+		n.inv.flags[i].name = f.Names()[0]
 	}
 	return n.inv, nil
 }
 
 type normaliser struct {
-	rest  []string
-	level []*cli.Command // what the next word may name; nil once the verb is known
-	known map[string]cli.Flag
-	inv   invocation
-	plain bool // behind "--"
+	rest   []string
+	level  []*cli.Command // what the next word may name; nil once the verb is known
+	known  flagNames
+	valued bool   // how to take flags that are known both ways
+	early  []bool // of the flags in front of the verb, whether a value was taken
+	inv    invocation
+	plain  bool // behind "--"
+}
+
+func newNormaliser(tree []*cli.Command, argv []string) *normaliser {
+	return &normaliser{rest: argv, level: tree, known: namesOf(tree)}
 }
 
 func (n *normaliser) take(word string) error {
@@ -139,7 +167,7 @@ func (n *normaliser) flag(word string) error {
 	f := n.find(name)
 	if f == nil && !strings.HasPrefix(word, "--") && len(word) > 2 { // -n10, -Xkey=value
 		if short := n.find(word[1:2]); short != nil && takesValue(short) {
-			f, value, given = short, word[2:], true
+			f, name, value, given = short, word[1:2], word[2:], true
 		}
 	}
 	if f == nil {
@@ -154,12 +182,16 @@ func (n *normaliser) flag(word string) error {
 	default: // whatever the next word is: -s -10 means ten before the end
 		value, n.rest = n.rest[0], n.rest[1:]
 	}
-	n.inv.flags = append(n.inv.flags, flagValue{f.Names()[0], value})
+	if n.level == nil {
+		name = f.Names()[0]
+	} else {
+		n.early = append(n.early, takesValue(f))
+	}
+	n.inv.flags = append(n.inv.flags, flagValue{name, value})
 	return nil
 }
 
-// find looks a flag up in the command once it is known, before that in all of them: a name takes a value everywhere or
-// nowhere, which a test holds.
+// find looks a flag up in the command once it is known, before that in all of them.
 func (n *normaliser) find(name string) cli.Flag {
 	if name == "" {
 		return nil
@@ -167,7 +199,10 @@ func (n *normaliser) find(name string) cli.Flag {
 	if n.level == nil {
 		return findFlag(n.inv.leaf().Flags, name)
 	}
-	return n.known[name]
+	if f := n.known[n.valued][name]; f != nil {
+		return f
+	}
+	return n.known[!n.valued][name]
 }
 
 func findFlag(flags []cli.Flag, name string) cli.Flag {
@@ -184,13 +219,15 @@ func takesValue(f cli.Flag) bool {
 	return ok && d.TakesValue()
 }
 
-// flagNames maps every name of every flag in the tree to one flag that has it.
-func flagNames(tree []*cli.Command) map[string]cli.Flag {
-	names := map[string]cli.Flag{}
+// flagNames maps the names of all flags in the tree to a flag that has it, apart for those that take a value.
+type flagNames map[bool]map[string]cli.Flag
+
+func namesOf(tree []*cli.Command) flagNames {
+	names := flagNames{false: {}, true: {}}
 	for _, c := range leaves(tree) {
 		for _, f := range c.Flags {
 			for _, name := range f.Names() {
-				names[name] = f
+				names[takesValue(f)][name] = f
 			}
 		}
 	}

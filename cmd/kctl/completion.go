@@ -110,7 +110,7 @@ func (s *session) complete(ctx context.Context, tree []*cli.Command, words []str
 }
 
 func (s *session) candidates(ctx context.Context, tree []*cli.Command, words []string, current string) []candidate {
-	n := normaliser{rest: words, level: tree, known: flagNames(tree)}
+	n := newNormaliser(tree, words)
 	for len(n.rest) > 0 {
 		word := n.rest[0]
 		n.rest = n.rest[1:]

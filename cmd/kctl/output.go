@@ -305,13 +305,18 @@ func plainText(v any) string {
 		return ""
 	case string:
 		return v
+	case *string:
+		if v == nil {
+			return ""
+		}
+		return *v
 	}
 	b, err := jsonBytes(v)
 	if err != nil {
 		return fmt.Sprint(v)
 	}
 	if s := string(b); s != "null" {
-		return strings.Trim(s, `"`)
+		return s
 	}
 	return ""
 }
