@@ -11,7 +11,7 @@ const epochFileName = "leader-epoch-checkpoint"
 // epochList is under which leader epochs the log was written (KIP-101). It does not change: the log replaces it.
 type epochList struct {
 	starts []EpochStart // with data, ascending by both
-	lead   EpochStart   // the leadership set last, and where it began; epoch -1 for none. It has no data while it is newer than starts
+	lead   EpochStart   // the leadership set last, and where it began; -1 for none. It has no data while newer than starts
 	last   int32        // of the last batch, -1 for none; known without starts after a clean stop
 }
 

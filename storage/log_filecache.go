@@ -14,8 +14,9 @@ type FileCache struct {
 	max int
 	mu  struct {
 		sync.Mutex
-		ring []evictable
-		hand int
+		ring   []evictable
+		hand   int
+		coming int // that are about to be added
 	}
 }
 
@@ -37,24 +38,29 @@ type evictable interface {
 	slot() int
 }
 
-// room closes idle resources until one more fits. What was in use a moment ago, when the cap was exceeded, goes now.
+// room makes room for one more by closing idle resources, and keeps it until add or, when there is nothing to add, spare.
+// What was in use a moment ago, when the cap was exceeded, goes now.
 func (c *FileCache) room() {
+	c.mu.Lock()
+	c.mu.coming++
+	c.mu.Unlock()
 	for range 64 { // a victim may be taken in use before it is closed; then the next is tried
 		v := c.victim()
 		if v == nil {
 			return
 		}
 		if !v.evict() {
-			c.add(v)
+			c.put(v)
 		}
 	}
 }
 
-// victim takes the first cold resource out of the ring, a clean one if there is any. nil when there is room or nothing to take.
+// victim takes the first cold resource out of the ring, a clean one if there is any. nil when there is room or nothing to
+// take.
 func (c *FileCache) victim() evictable {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.ring) < c.max {
+	if len(c.mu.ring)+c.mu.coming <= c.max {
 		return nil
 	}
 	for step := range 3 * len(c.mu.ring) {
@@ -71,7 +77,19 @@ func (c *FileCache) victim() evictable {
 	return nil
 }
 
+// add puts in what room was made for.
 func (c *FileCache) add(v evictable) {
+	c.spare()
+	c.put(v)
+}
+
+func (c *FileCache) spare() {
+	c.mu.Lock()
+	c.mu.coming--
+	c.mu.Unlock()
+}
+
+func (c *FileCache) put(v evictable) {
 	c.mu.Lock()
 	v.setSlot(len(c.mu.ring))
 	c.mu.ring = append(c.mu.ring, v)
@@ -154,6 +172,7 @@ func (r *resource[T]) load() error {
 	r.cache.room()
 	v, err := r.open()
 	if err != nil {
+		r.cache.spare()
 		return err
 	}
 	r.v = v

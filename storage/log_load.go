@@ -71,7 +71,7 @@ func (l *Log) list() (*opened, error) {
 		base, suffix, ok := parseSegmentName(e.Name())
 		switch {
 		case !ok:
-		case strings.HasSuffix(suffix, suffixDeleted), strings.HasSuffix(suffix, suffixTmp), strings.HasSuffix(suffix, suffixCleaned):
+		case leftover(suffix):
 			err = errors.Join(err, l.o.FS.Remove(filepath.Join(l.o.Dir, e.Name())))
 		case suffix == suffixSnapshot:
 			o.snapshots = append(o.snapshots, base)
@@ -105,6 +105,11 @@ func (l *Log) list() (*opened, error) {
 	return o, nil
 }
 
+// leftover tells a file that an interrupted change left behind by its suffix.
+func leftover(suffix string) bool {
+	return strings.HasSuffix(suffix, suffixDeleted) || strings.HasSuffix(suffix, suffixTmp) || strings.HasSuffix(suffix, suffixCleaned)
+}
+
 func (l *Log) found(base int64, e fs.DirEntry) (*segment, error) {
 	s := newSegment(&l.env, base)
 	i, err := e.Info()
@@ -114,7 +119,9 @@ func (l *Log) found(base int64, e fs.DirEntry) (*segment, error) {
 	s.size.Store(i.Size())
 	s.created = i.ModTime().UnixMilli()
 	if i.Size() > maxBatchSize {
-		return s, &CorruptError{Path: s.path, Pos: -1, Reason: "file is larger than a segment can be", Want: maxBatchSize, Got: i.Size()}
+		return s, &CorruptError{
+			Path: s.path, Pos: -1, Reason: "file is larger than a segment can be", Want: maxBatchSize, Got: i.Size(),
+		}
 	}
 	return s, nil
 }
@@ -134,7 +141,9 @@ func (l *Log) loadTail(o *opened) error {
 		return err
 	}
 	if want := l.o.CleanEnd; want != nil && want.End != t.next {
-		return &CorruptError{Path: s.path, Pos: t.pos, Reason: "log does not end where it was closed", Want: want.End, Got: t.next}
+		return &CorruptError{
+			Path: s.path, Pos: t.pos, Reason: "log does not end where it was closed", Want: want.End, Got: t.next,
+		}
 	}
 	o.tail, o.fromPoint = t, t.next
 	return nil

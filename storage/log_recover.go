@@ -113,7 +113,8 @@ func (l *Log) checkBatch(o *opened, sc *scan, h batch.Batch, t tail) (batch.Batc
 	}
 	if n := len(o.epochs); n > 0 && b.LeaderEpoch() >= 0 && b.LeaderEpoch() < o.epochs[n-1].Epoch {
 		return nil, &CorruptError{
-			Path: sc.path, Pos: sc.pos, Reason: "leader epoch goes back", Want: int64(o.epochs[n-1].Epoch), Got: int64(b.LeaderEpoch()), sound: true,
+			Path: sc.path, Pos: sc.pos, Reason: "leader epoch goes back",
+			Want: int64(o.epochs[n-1].Epoch), Got: int64(b.LeaderEpoch()), sound: true,
 		}
 	}
 	if n := len(o.epochs); b.LeaderEpoch() >= 0 && (n == 0 || b.LeaderEpoch() > o.epochs[n-1].Epoch) {
@@ -150,13 +151,17 @@ func (l *Log) checkSeam(o *opened, i int, point int64) error {
 	next, s := o.segs[i+1].base, o.segs[i]
 	gap := next - o.tail.next
 	if gap < 0 {
-		return &CorruptError{Path: o.segs[i+1].stem + suffixLog, Pos: 0, Reason: "segment begins before the one in front of it ends", Want: o.tail.next, Got: next}
+		return &CorruptError{
+			Path: o.segs[i+1].path, Reason: "segment begins before the one in front of it ends", Want: o.tail.next, Got: next,
+		}
 	}
 	if gap == 0 || gap > maxRel || l.config.Load().Compact || next <= point {
 		return nil
 	}
 	if o.tail.next < point {
-		return &CorruptError{Path: s.path, Pos: o.tail.pos, Reason: "segment ends before the recovery point", Want: next, Got: o.tail.next}
+		return &CorruptError{
+			Path: s.path, Pos: o.tail.pos, Reason: "segment ends before the recovery point", Want: next, Got: o.tail.next,
+		}
 	}
 	return l.dropOpened(o, i+1)
 }
