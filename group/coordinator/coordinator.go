@@ -66,6 +66,10 @@ type Coordinator struct {
 	metrics  *metrics
 }
 
+// atOnce is how long a first round waits when no delay is wanted: members that are started together get into it together,
+// which spares them a second round.
+const atOnce = 10 * time.Millisecond
+
 // maxLoading is how many partitions are read at a time.
 const maxLoading = 4
 
@@ -80,7 +84,7 @@ func New(o Options) *Coordinator {
 	c := &Coordinator{
 		self: o.BrokerID, set: o.Set, sub: o.Subscribe, wall: o.Wall, logger: o.Logger, conf: o.Config, codec: batch.Codec(o.Config.Codec),
 		groups: &group.Config{
-			MinSession: o.Config.MinSession, MaxSession: o.Config.MaxSession, InitialDelay: o.Config.InitialDelay,
+			MinSession: o.Config.MinSession, MaxSession: o.Config.MaxSession, InitialDelay: max(o.Config.InitialDelay, atOnce),
 			Retention: o.Config.Retention, MaxSize: o.Config.MaxSize, MaxMetadataLength: o.Config.MaxMetadataBytes,
 		},
 		start: time.Now(), poke: make(chan struct{}, 1), loading: make(chan struct{}, maxLoading),
