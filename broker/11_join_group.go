@@ -8,6 +8,7 @@ import (
 
 	"github.com/karstlog/karst/group"
 	"github.com/karstlog/karst/protocol"
+	"github.com/karstlog/karst/protocol/batch"
 )
 
 // JoinGroup, key 11, versions 0-9. Answered when the round of the group is over: the leader gets all members and makes
@@ -16,6 +17,10 @@ import (
 // v8 reason (KIP-800) · v9 skip assignment (KIP-814)
 func (h *groupAPI) joinGroup(c *protocol.Call, req *kmsg.JoinGroupRequest) {
 	if !proper(c, req.Group, req.MemberID, req.ProtocolType, text(req.InstanceID), text(req.Reason)) {
+		return
+	}
+	if req.Group == "" { // also while no coordinator is there
+		h.joinRefused(c, req, group.ErrInvalidGroupID)
 		return
 	}
 	fresh, err := freshID()
@@ -33,11 +38,17 @@ func (h *groupAPI) joinGroup(c *protocol.Call, req *kmsg.JoinGroupRequest) {
 	if req.Version == 0 {
 		r.Rebalance = 0
 	}
+	size := 0
 	for i, p := range req.Protocols {
 		if !proper(c, p.Name) {
 			return
 		}
+		size += len(p.Name) + len(p.Metadata)
 		r.Protocols[i] = group.Protocol{Name: p.Name, Metadata: p.Metadata}
+	}
+	if size > maxJoinBytes {
+		h.joinRefused(c, req, &batch.TooLargeError{Size: size, Max: maxJoinBytes})
+		return
 	}
 	h.call(req.Group, r, func(a group.Answer, err error) {
 		if err != nil {
@@ -47,6 +58,10 @@ func (h *groupAPI) joinGroup(c *protocol.Call, req *kmsg.JoinGroupRequest) {
 		c.Reply(joinAnswer(a.(*group.JoinAnswer)))
 	})
 }
+
+// maxJoinBytes bounds what a member brings along: it is held as long as the member is there. One protocol's worth goes
+// into the group's record, which has to fit into a batch.
+const maxJoinBytes = 1 << 20
 
 func millis(n int32) time.Duration { return time.Duration(n) * time.Millisecond }
 

@@ -31,20 +31,25 @@ func newGroupAPI(o Options) *groupAPI {
 }
 
 func (h *groupAPI) apis() []protocol.API {
+	join, sync := protocol.Route(0, 9, h.joinGroup), protocol.Route(0, 5, h.syncGroup)
+	join.MaxBodyBytes, sync.MaxBodyBytes = maxGroupBody, maxGroupBody
 	return []protocol.API{
+		join, sync,
 		protocol.Route(0, 10, h.offsetCommit),
 		protocol.Route(0, 10, h.offsetFetch),
 		protocol.Route(0, 6, h.findCoordinator),
-		protocol.Route(0, 9, h.joinGroup),
 		protocol.Route(0, 4, h.heartbeat),
 		protocol.Route(0, 5, h.leaveGroup),
-		protocol.Route(0, 5, h.syncGroup),
 		protocol.Route(0, 6, h.describeGroups),
 		protocol.Route(0, 5, h.listGroups),
 		protocol.Route(0, 3, h.deleteGroups),
 		protocol.Route(0, 0, h.offsetDelete),
 	}
 }
+
+// maxGroupBody is the largest JoinGroup and SyncGroup that is answered: the leader of a large group brings everybody's
+// assignment. What cannot be stored is refused.
+const maxGroupBody = 16 << 20
 
 // groupOperations is what a client may do to a group when nobody restricts it (KIP-430): read, delete, describe,
 // describe configs, alter configs.

@@ -20,6 +20,10 @@ type API struct {
 	// requests behind it: earlier answers have been written before it is called, unless burst is set.
 	Serve func(*Call)
 
+	// MaxBodyBytes is the largest body that is decoded; 0: 4 MiB, which is plenty unless a request carries what clients
+	// made of their own. A larger one closes the connection.
+	MaxBodyBytes int
+
 	// burst lets ready answers wait until Serve has returned, so that several leave with one write. For what never waits.
 	burst bool
 }

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"runtime/debug"
@@ -10,7 +11,7 @@ import (
 )
 
 const (
-	// maxBodyBytes is the largest body of a request that carries no records. A Metadata request for 100,000 topics has
+	// maxBodyBytes is the largest body of a request that carries no records, unless its API says otherwise. A Metadata request for 100,000 topics has
 	// 3 MiB.
 	maxBodyBytes = 4 << 20
 	// bigBodyBytes is the size from which bodies are decoded one at a time: arrays of two-byte elements become slices of
@@ -30,7 +31,7 @@ type bodyDecoder interface {
 // decode reads the body into req. What kmsg decodes is made from a copy and holds nothing of the frame, which is
 // released.
 func (c *Call) decode(req kmsg.Request) error {
-	if len(c.body) > maxBodyBytes {
+	if limit := cmp.Or(c.api.MaxBodyBytes, maxBodyBytes); len(c.body) > limit {
 		return fmt.Errorf("%w: body of %d bytes", ErrMalformed, len(c.body))
 	}
 	if len(c.body) > bigBodyBytes {
