@@ -263,7 +263,7 @@ func (s *session) benchProduce(c *cli.Context) (benchResult, error) {
 	go s.report(reporting, m, begin)
 	results := make(chan error, q.clients)
 	for i := range q.clients {
-		go func() { results <- l.benchProducer(ctx, q, i, opts, m) }()
+		go func() { results <- l.benchProducer(c.Context, ctx, q, i, opts, m) }()
 	}
 	for range q.clients {
 		err = errors.Join(err, <-results)
@@ -279,7 +279,7 @@ func (s *session) benchProduce(c *cli.Context) (benchResult, error) {
 }
 
 // benchProducer is one client that sends until the time is over or its share is sent.
-func (l *link) benchProducer(ctx context.Context, q load, number int, opts []kgo.Opt, m *meter) error {
+func (l *link) benchProducer(parent, ctx context.Context, q load, number int, opts []kgo.Opt, m *meter) error {
 	cl, err := kgo.NewClient(slices.Concat(l.opts, opts, []kgo.Opt{kgo.ProducerBatchMaxBytes(l.batchLimit(ctx, q.topic, 1<<20))})...)
 	if err != nil {
 		return usage("%s", err)
@@ -293,6 +293,8 @@ func (l *link) benchProducer(ctx context.Context, q load, number int, opts []kgo
 	if int64(number) < q.records%int64(q.clients) {
 		share++
 	}
+	sending, cancel := sendingTime(parent, q, l.timeout)
+	defer cancel()
 	pace := pacer{limit: q.limit, begin: time.Now()}
 	for n := int64(0); q.records == 0 || n < share; n++ {
 		if pace.wait(ctx, 1, q.size) != nil {
@@ -301,7 +303,7 @@ func (l *link) benchProducer(ctx context.Context, q load, number int, opts []kgo
 		r, _ := g.next()
 		r.Topic = q.topic
 		sent := time.Now()
-		cl.Produce(context.WithoutCancel(ctx), r, func(_ *kgo.Record, err error) {
+		cl.Produce(sending, r, func(_ *kgo.Record, err error) {
 			if err != nil {
 				m.fail(err)
 				return
@@ -311,9 +313,15 @@ func (l *link) benchProducer(ctx context.Context, q load, number int, opts []kgo
 			m.bytes.Add(q.size)
 		})
 	}
-	flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
-	defer cancel()
-	return cl.Flush(flushing)
+	return cl.Flush(sending)
+}
+
+// sendingTime bounds how long records of a run may be on their way: --timeout longer than the run.
+func sendingTime(parent context.Context, q load, patience time.Duration) (context.Context, context.CancelFunc) {
+	if q.duration > math.MaxInt64/2-patience {
+		return context.WithCancel(parent)
+	}
+	return context.WithTimeout(parent, q.duration+patience)
 }
 
 // benchTopic makes sure that the topic is there; remove deletes what --create made, and closes the link.

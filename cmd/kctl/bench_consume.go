@@ -181,6 +181,8 @@ func (r *e2e) send(parent context.Context, opts []kgo.Opt) (time.Duration, error
 	}
 	ctx, cancel := context.WithTimeout(parent, r.q.duration)
 	defer cancel()
+	sending, stop := sendingTime(parent, r.q, r.l.timeout)
+	defer stop()
 	begin := time.Now()
 	pace := pacer{limit: r.q.limit, begin: begin}
 	handed := int64(0)
@@ -191,16 +193,14 @@ func (r *e2e) send(parent context.Context, opts []kgo.Opt) (time.Duration, error
 		rec, _ := g.next()
 		rec.Topic = r.q.topic
 		rec.Headers = []kgo.RecordHeader{{Key: e2eHeader, Value: binary.BigEndian.AppendUint64(nil, uint64(time.Since(r.begin)))}}
-		cl.Produce(context.WithoutCancel(parent), rec, func(_ *kgo.Record, err error) {
+		cl.Produce(sending, rec, func(_ *kgo.Record, err error) {
 			if err != nil {
 				r.m.fail(err)
 			}
 		})
 	}
 	elapsed := time.Since(begin)
-	flushing, stop := context.WithTimeout(context.WithoutCancel(parent), r.l.timeout)
-	defer stop()
-	err = cl.Flush(flushing)
+	err = cl.Flush(sending)
 	r.sent = handed - r.m.failed.Load()
 	return elapsed, err
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -517,15 +515,4 @@ func options(scope config.Scope) []config.Option {
 		return config.GroupOptions()
 	}
 	return nil
-}
-
-func readFile(name string, s *session) ([]byte, error) {
-	if name == "-" {
-		return io.ReadAll(s.in)
-	}
-	b, err := os.ReadFile(name)
-	if err != nil {
-		return nil, usage("%s", err)
-	}
-	return b, nil
 }

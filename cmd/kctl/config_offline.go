@@ -1,12 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
+	"io"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/node"
 	"github.com/urfave/cli/v2"
 )
 
@@ -113,25 +115,24 @@ func explainOption(s *session, o config.Option) {
 	}
 }
 
-// finding is a line of a properties file and what this build makes of it.
-type finding struct {
-	property
-	verdict string // ok, later, no effect, unknown, invalid
-	note    string
-}
-
 func configValidateCommand(s *session) *cli.Command {
-	cols := []column[finding]{
-		{key: "line", right: true, doc: "where it stands in the file", value: func(f finding) any { return f.line }},
-		{key: "key", doc: "the setting", value: func(f finding) any { return f.key }},
-		{key: "verdict", doc: "ok; later (in effect once its part is served); no effect (accepted); unknown; invalid", value: func(f finding) any { return f.verdict }},
-		{key: "note", doc: "why", value: func(f finding) any { return f.note }},
+	cols := []column[node.Entry]{
+		{key: "key", doc: "the setting", value: func(e node.Entry) any { return e.Name }},
+		{key: "source", doc: "file and line", value: func(e node.Entry) any { return e.Source }},
+		{key: "verdict", doc: "honoured; not yet (in effect in a later version); no effect (accepted); unknown; rejected", value: func(e node.Entry) any { return e.Class.String() }},
+		{key: "value", wide: true, doc: "what it says; secrets are hidden", value: func(e node.Entry) any { return e.Value }},
+		{key: "reason", doc: "why it has no effect or is wrong", value: func(e node.Entry) any {
+			if e.Suggest != "" {
+				return strings.TrimPrefix(e.Reason+"; did you mean "+e.Suggest+"?", "; ")
+			}
+			return e.Reason
+		}},
 	}
 	return &cli.Command{
 		Name:      "validate",
 		Usage:     "check a server.properties file, offline",
 		ArgsUsage: "FILE | -",
-		Description: describe("Says of every key whether it is honoured, has no effect here and why, or is unknown. Exit status 2 when a value is invalid, with --strict also for unknown keys.",
+		Description: describe("Says of every key whether it is honoured, has no effect here and why, or is unknown. Exit status 2 when the broker would not start with it, with --strict also for unknown keys.",
 			"kctl config validate server.properties",
 			"kctl config validate --strict -o json server.properties"),
 		Flags: flagSet([]cli.Flag{
@@ -141,58 +142,24 @@ func configValidateCommand(s *session) *cli.Command {
 	}
 }
 
-func (s *session) configValidate(c *cli.Context) ([]finding, error) {
+func (s *session) configValidate(c *cli.Context) ([]node.Entry, error) {
 	if err := needArgs(c, 1, 1, "file"); err != nil {
 		return nil, err
 	}
-	b, err := readFile(c.Args().First(), s)
+	loaded, err := node.LoadConfig(node.LoadOptions{
+		File: c.Args().First(), Strict: c.Bool("strict"),
+		ReadFile: func(name string) ([]byte, error) {
+			if name == "-" {
+				return io.ReadAll(s.in)
+			}
+			return os.ReadFile(name)
+		},
+	})
 	if err != nil {
+		err = &failure{status: exitUsage, text: err.Error(), advice: "`kctl config explain KEY` says what a setting accepts"}
+	}
+	if loaded == nil {
 		return nil, err
 	}
-	lines, err := parseProperties(b)
-	if err != nil {
-		return nil, usage("%s: %s", c.Args().First(), err)
-	}
-	out := []finding{}
-	bad := 0
-	for _, l := range lines {
-		f := judgeProperty(l)
-		if f.verdict == "invalid" || f.verdict == "unknown" && c.Bool("strict") {
-			bad++
-		}
-		out = append(out, f)
-	}
-	if bad > 0 {
-		return out, &failure{status: exitUsage, text: fmt.Sprintf("%s: %d of %d settings are wrong", c.Args().First(), bad, len(lines)), advice: "`kctl config explain KEY` says what a setting accepts"}
-	}
-	return out, nil
-}
-
-func judgeProperty(l property) finding {
-	f := finding{property: l, verdict: "ok"}
-	o, known := config.Lookup(config.ScopeBroker, l.key)
-	if !known {
-		f.verdict = "unknown"
-		if near := config.Suggest(config.ScopeBroker, l.key); near != "" {
-			f.note = "did you mean " + near + "?"
-		}
-		return f
-	}
-	switch o.Treatment {
-	case config.Later:
-		f.verdict, f.note = "later", o.Reason
-	case config.Ignore, config.Hidden:
-		f.verdict, f.note = "no effect", o.Reason
-	}
-	if o.Treatment == config.Hidden {
-		return f
-	}
-	if err := o.Check(l.value); err != nil {
-		f.verdict, f.note = "invalid", err.Error()
-		var v *config.ValueError
-		if errors.As(err, &v) && v.Reason != "" {
-			f.note = v.Reason
-		}
-	}
-	return f
+	return loaded.Entries, err
 }

@@ -30,7 +30,7 @@ func TestOneRowInEveryFormat(t *testing.T) {
 	rows := []sampleRow{{"a", 2048, nil, []string{}}, {"längst", 5, &note, []string{"1", "x y"}}}
 	for format, want := range map[string]string{
 		"table": "NAME       SIZE  NOTE\na       2.0 KiB  -\nlängst      5 B  true <b> \"x\", ü\n",
-		"wide":  "NAME       SIZE  NOTE              TAGS\na       2.0 KiB  -                 []\nlängst      5 B  true <b> \"x\", ü  [\"1\",\"x y\"]\n",
+		"wide":  "NAME       SIZE  NOTE             TAGS\na       2.0 KiB  -                []\nlängst      5 B  true <b> \"x\", ü  [\"1\",\"x y\"]\n",
 		"jsonl": "{\"name\":\"a\",\"size_bytes\":2048,\"note\":null,\"tags\":[]}\n{\"name\":\"längst\",\"size_bytes\":5,\"note\":\"true <b> \\\"x\\\", ü\",\"tags\":[\"1\",\"x y\"]}\n",
 		"json": "[\n  {\n    \"name\": \"a\",\n    \"size_bytes\": 2048,\n    \"note\": null,\n    \"tags\": []\n  },\n  {\n    \"name\": \"längst\",\n    \"size_bytes\": 5,\n" +
 			"    \"note\": \"true <b> \\\"x\\\", ü\",\n    \"tags\": [\n      \"1\",\n      \"x y\"\n    ]\n  }\n]\n",

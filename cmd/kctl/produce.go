@@ -112,7 +112,7 @@ func (s *session) produce(c *cli.Context) error {
 	}
 	batchBytes := int32(1 << 20)
 	byTopic := kgo.ProducerBatchMaxBytesFn(func(string) int32 { return batchBytes })
-	if l, err = s.connect(c, slices.Concat(q.opts, more, []kgo.Opt{byTopic, kgo.RecordDeliveryTimeout(l.timeout)})...); err != nil {
+	if l, err = s.connect(c, slices.Concat(q.opts, more, []kgo.Opt{byTopic})...); err != nil {
 		return err
 	}
 	defer l.close()
@@ -273,7 +273,10 @@ func recordFiller(c *cli.Context, now time.Time) (func(*kgo.Record) error, error
 
 // producerOptions are acks, idempotence and codec, from flags or client properties.
 func producerOptions(c *cli.Context, p *properties) ([]kgo.Opt, error) {
-	opts := []kgo.Opt{kgo.MaxBufferedRecords(100_000), kgo.MaxBufferedBytes(64 << 20)}
+	opts := []kgo.Opt{
+		kgo.MaxBufferedRecords(100_000), kgo.MaxBufferedBytes(64 << 20),
+		kgo.AllowIdempotentProduceCancellation(), // who gives up says so and ends; nothing is sent again after it
+	}
 	idempotent := first(p.values["enable.idempotence"], "true") == "true"
 	if c.IsSet("idempotent") {
 		idempotent = c.Bool("idempotent")
@@ -369,9 +372,10 @@ type writing struct {
 	mu struct {
 		sync.Mutex
 		produced
-		err error
+		settled int64 // acknowledged or failed
+		err     error
 	}
-	stop context.CancelFunc
+	stop context.CancelFunc // of reading more
 }
 
 // produceAll sends everything the source has. It stops at the first error, of the input or of a record.
@@ -379,53 +383,60 @@ func (l *link) produceAll(ctx context.Context, q production) (produced, error) {
 	begin := l.s.now()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
+	sending, giveUp := context.WithCancelCause(context.WithoutCancel(ctx)) // outlives an interrupt for a moment
+	defer giveUp(nil)
 	w := &writing{stop: stop}
 	w.mu.topic = q.topic
-	inputErr := l.pump(reading, q, w)
-	if inputErr != nil && ctx.Err() == nil {
-		w.fail(inputErr)
+	go l.watch(ctx, sending, giveUp, w)
+	if err := l.pump(reading, sending, q, w); err != nil && ctx.Err() == nil {
+		w.fail(err)
 	}
-	err := l.drain(ctx, w)
+	err := l.cl.Flush(context.WithoutCancel(ctx)) // ends: watch gives up what nobody acknowledges
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	done := w.mu.produced
 	done.elapsed = l.s.now().Sub(begin)
 	switch {
-	case w.mu.err != nil:
-		return done, w.mu.err
 	case ctx.Err() != nil:
 		return done, ctx.Err()
-	case err != nil:
-		return done, about("not every record was acknowledged", err)
+	case w.mu.err != nil:
+		return done, w.mu.err
 	}
-	return done, nil
+	return done, err
 }
 
-// drain waits for what is on the way as long as something is acknowledged now and then; after an interrupt, a moment.
-func (l *link) drain(ctx context.Context, w *writing) error {
-	patience := l.timeout
-	if ctx.Err() != nil {
-		patience = 2 * time.Second
-	}
+// watch gives up the records on their way when none was acknowledged for as long as --timeout, or two seconds after an
+// interrupt. The client itself counts time from a record's timestamp, which may lie in any year.
+func (l *link) watch(ctx, sending context.Context, giveUp context.CancelCauseFunc, w *writing) {
+	tick := time.NewTicker(min(l.timeout/10+1, 100*time.Millisecond))
+	defer tick.Stop()
+	last, since, patience := int64(-1), time.Now(), l.timeout
+	interrupted := ctx.Done()
 	for {
-		before := w.acknowledged()
-		flushing, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
-		err := l.cl.Flush(flushing)
-		cancel()
-		if err == nil || ctx.Err() != nil || w.acknowledged() == before {
-			return err
+		select {
+		case <-sending.Done():
+			return
+		case <-interrupted:
+			interrupted, patience, since = nil, min(patience, 2*time.Second), time.Now()
+		case <-tick.C:
+		}
+		w.mu.Lock()
+		settled := w.mu.settled
+		w.mu.Unlock()
+		if settled != last || l.cl.BufferedProduceRecords() == 0 {
+			last, since = settled, time.Now()
+		} else if time.Since(since) > patience {
+			giveUp(&failure{
+				status: exitTimeout, text: fmt.Sprintf("no acknowledgement for %s", patience),
+				advice: "`kctl topic describe TOPIC --partitions` shows leaders; --timeout waits longer",
+			})
+			return
 		}
 	}
 }
 
-func (w *writing) acknowledged() int64 {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.records
-}
-
 // pump reads records and hands them to the client until the source ends or something failed.
-func (l *link) pump(ctx context.Context, q production, w *writing) error {
+func (l *link) pump(ctx, sending context.Context, q production, w *writing) error {
 	pace := pacer{limit: q.limit, begin: time.Now()}
 	for n := int64(1); ; n++ {
 		r, err := q.src.next()
@@ -445,7 +456,12 @@ func (l *link) pump(ctx context.Context, q production, w *writing) error {
 			return nil
 		}
 		r.Topic = q.topic
-		l.cl.Produce(context.WithoutCancel(ctx), r, func(r *kgo.Record, err error) { w.settle(l, q, n, r, err) })
+		l.cl.Produce(sending, r, func(r *kgo.Record, err error) {
+			if err != nil && sending.Err() != nil {
+				err = context.Cause(sending)
+			}
+			w.settle(l, q, n, r, err)
+		})
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -455,6 +471,7 @@ func (l *link) pump(ctx context.Context, q production, w *writing) error {
 func (w *writing) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.mu.settled++
 	if w.mu.err == nil {
 		w.mu.err = err
 	}
@@ -469,6 +486,7 @@ func (w *writing) settle(l *link, q production, n int64, r *kgo.Record, err erro
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.mu.settled++
 	w.mu.records++
 	w.mu.bytes += int64(len(r.Key) + len(r.Value))
 	if q.print {

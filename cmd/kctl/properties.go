@@ -44,7 +44,6 @@ var clientProperties = map[string]option{
 	"client.id":               textOption(kgo.ClientID),
 	"client.rack":             textOption(func(v string) kgo.Opt { return kgo.Rack(v) }),
 	"linger.ms":               millis(func(d time.Duration) kgo.Opt { return kgo.ProducerLinger(d) }),
-	"delivery.timeout.ms":     millis(func(d time.Duration) kgo.Opt { return kgo.RecordDeliveryTimeout(d) }),
 	"request.timeout.ms":      millis(func(d time.Duration) kgo.Opt { return kgo.ProduceRequestTimeout(d) }),
 	"metadata.max.age.ms":     millis(kgo.MetadataMaxAge),
 	"connections.max.idle.ms": millis(kgo.ConnIdleTimeout),
@@ -64,7 +63,7 @@ var clientProperties = map[string]option{
 func foreignProperty(name string) bool {
 	for _, p := range []string{
 		"key.", "value.", "metric", "partitioner", "interceptor", "reconnect.", "retry.", "retries", "retriable", "receive.", "send.",
-		"buffer.memory", "batch.size", "max.request.size", "max.in.flight", "max.block.ms", "max.poll", "group.", "auto.", "enable.auto", "session.", "heartbeat.",
+		"buffer.memory", "batch.size", "max.request.size", "delivery.timeout.ms", "max.in.flight", "max.block.ms", "max.poll", "group.", "auto.", "enable.auto", "session.", "heartbeat.",
 		"security.providers", "ssl.protocol", "ssl.enabled", "ssl.provider", "ssl.cipher", "ssl.secure", "ssl.trustmanager",
 		"ssl.keymanager", "sasl.login", "sasl.kerberos", "sasl.client", "allow.auto", "check.crcs", "exclude.internal", "default.api",
 		"client.dns", "socket.", "log_level", "debug", "api.version", "broker.", "transaction", "enable.metrics", "config.providers",
