@@ -20,7 +20,7 @@ func (g *Group) join(s *step, r *Join) error {
 	if r.MemberID != "" && !g.exists() {
 		return ErrUnknownMember
 	}
-	if !g.hasRoom(r.MemberID) {
+	if !g.hasRoom(r) {
 		delete(g.class.reserved, r.MemberID)
 		g.maybeComplete(s)
 		return ErrMaxSize
@@ -53,10 +53,14 @@ func tooLong(r *Join) bool {
 		slices.ContainsFunc(r.Protocols, func(p Protocol) bool { return len(p.Name) > maxString })
 }
 
-// hasRoom holds the group to its size. Members are let in again; while the group is joining, those count who have joined.
-func (g *Group) hasRoom(memberID string) bool {
+// hasRoom holds the group to its size. Members are let in again, static ones that have lost their id too; while the group
+// is joining, those count who have joined.
+func (g *Group) hasRoom(r *Join) bool {
 	c := &g.class
-	m := c.members[memberID]
+	m := c.members[r.MemberID]
+	if r.MemberID == "" && r.InstanceID != "" {
+		m = c.members[c.instances[r.InstanceID]]
+	}
 	switch c.state {
 	case PreparingRebalance:
 		return m != nil && m.join != 0 || c.joining < g.conf.MaxSize

@@ -83,6 +83,10 @@ func (g *Group) rebalance(s *step, why cause) {
 	for _, m := range c.members {
 		m.owes = false
 	}
+	if initial && wait <= 0 {
+		g.complete(s)
+		return
+	}
 	g.maybeComplete(s)
 }
 

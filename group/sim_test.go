@@ -342,7 +342,9 @@ func (s *sim) model(r simRecord) {
 		s.meta = q.Metadata
 		if q.Metadata == nil {
 			s.stats["deleted"]++
-			s.generation = 0 // whoever comes next finds a new group
+			if s.g.class.state == Empty {
+				s.generation = 0 // whoever comes next finds a new group
+			}
 		} else if len(q.Metadata.Members) == 0 {
 			s.stats["emptied"]++
 		}
