@@ -22,9 +22,11 @@ check() { # check MUTANT PACKAGE TESTS
 check M1 ./cluster/replica 'TestWithFsync'
 check M2 ./storage 'TestWhatWasToldSyncedSurvivesThePowerCut'
 check M3 ./group 'Test'
+check M3 ./group/coordinator 'TestCommitIsAnsweredAndShownAfterTheHighWatermark'
 check M7 ./storage 'Damage|Flip|TestRecovery'
 check M8 ./storage 'Producer|Duplicate|Snapshot'
 check M10 ./group 'Test'
+check M10 ./group/coordinator 'TestCommitOfAnOldGenerationIsRefused'
 check M16 ./protocol 'TestParkedRequestKeepsItsBytes'
 echo "$caught passed, $survived failed"
 [ "$survived" -eq 0 ]
