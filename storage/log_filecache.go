@@ -41,18 +41,28 @@ type evictable interface {
 // room makes room for one more by closing idle resources, and keeps it until add or, when there is nothing to add, spare.
 // What was in use a moment ago, when the cap was exceeded, goes now.
 func (c *FileCache) room() {
+	c.expect()
+	var busy []evictable // taken in use since they were chosen: the next ones are tried
+	for len(busy) < 16 {
+		v := c.victim()
+		if v == nil {
+			break
+		}
+		if !v.evict() {
+			c.expect()
+			busy = append(busy, v)
+		}
+	}
+	for _, v := range busy {
+		c.add(v)
+	}
+}
+
+// expect keeps room for one that add is going to put in.
+func (c *FileCache) expect() {
 	c.mu.Lock()
 	c.mu.coming++
 	c.mu.Unlock()
-	for range 64 { // a victim may be taken in use before it is closed; then the next is tried
-		v := c.victim()
-		if v == nil {
-			return
-		}
-		if !v.evict() {
-			c.put(v)
-		}
-	}
 }
 
 // victim takes the first cold resource out of the ring, a clean one if there is any. nil when there is room or nothing to
@@ -79,20 +89,17 @@ func (c *FileCache) victim() evictable {
 
 // add puts in what room was made for.
 func (c *FileCache) add(v evictable) {
-	c.spare()
-	c.put(v)
-}
-
-func (c *FileCache) spare() {
 	c.mu.Lock()
 	c.mu.coming--
+	v.setSlot(len(c.mu.ring))
+	c.mu.ring = append(c.mu.ring, v)
 	c.mu.Unlock()
 }
 
-func (c *FileCache) put(v evictable) {
+// spare gives up the room that was made.
+func (c *FileCache) spare() {
 	c.mu.Lock()
-	v.setSlot(len(c.mu.ring))
-	c.mu.ring = append(c.mu.ring, v)
+	c.mu.coming--
 	c.mu.Unlock()
 }
 
