@@ -19,6 +19,10 @@ func (a *adminAPI) createPartitions(c *protocol.Call, req *kmsg.CreatePartitions
 	}
 	var more []controller.MorePartitions
 	for _, t := range req.Topics {
+		if names[t.Topic] == 1 && internalTopic(t.Topic) {
+			resp.Topics = append(resp.Topics, grownTopic(t.Topic, errInternalPartitions))
+			continue
+		}
 		if names[t.Topic] == 1 {
 			more = append(more, morePartitions(t))
 			continue

@@ -227,6 +227,7 @@ var errorTable = []errorRow{
 	value("errNoShareCoordinator", errNoShareCoordinator, codeNoCoordinator, codeNoCoordinator),
 	value("errShareKey", errShareKey, codeInvalidRequest, codeInvalidRequest),
 	value("errNoSuchGroup", errNoSuchGroup, codeGroupNotFound, codeGroupNotFound),
+	value("errInternalPartitions", errInternalPartitions, codeInvalidPartitions, codeInvalidPartitions),
 	value("errNameTooLong", errNameTooLong, codeInvalidRequest, codeInvalidRequest),
 	value("errEndpointType", errEndpointType, codeEndpointType, codeEndpointType),
 	value("errDuplicateTopic", errDuplicateTopic, codeInvalidRequest, codeInvalidRequest),

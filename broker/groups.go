@@ -60,6 +60,7 @@ var (
 	errNoShareCoordinator = errors.New("share groups are not served by this broker")
 	errShareKey           = errors.New("the key of a share coordinator is group:topicId:partition")
 	errNameTooLong        = errors.New("a string is longer than 32767 bytes")
+	errInternalPartitions = errors.New("the number of partitions of the broker's own topics is fixed: it says where a group is kept")
 	errNoSuchGroup        = errors.New("the group does not exist")
 )
 

@@ -76,6 +76,10 @@ func TestFirstSearchForACoordinatorMakesTheTopic(t *testing.T) {
 		t.Errorf("topic: %+v", m)
 	}
 	adm := kadm.NewClient(connect(t, b))
+	grown, err := adm.CreatePartitions(context.Background(), 2, "__consumer_offsets")
+	if err != nil || grown["__consumer_offsets"].Err == nil {
+		t.Errorf("partitions were added, and groups moved: %v %v", grown, err)
+	}
 	rcs, err := adm.DescribeTopicConfigs(context.Background(), "__consumer_offsets")
 	if err != nil {
 		t.Fatal(err)
@@ -108,8 +112,14 @@ func TestOtherKindsOfCoordinators(t *testing.T) {
 		key  string
 		code int16
 	}{
-		{1, "txn", 15}, {2, "g", 42}, {2, "g:x:0", 42}, {2, "g:AAAAAAAAAAAAAAAAAAAAAQ:0", 15}, {2, ":AAAAAAAAAAAAAAAAAAAAAQ:0", 42},
-		{2, "g:AAAAAAAAAAAAAAAAAAAAAQ:x", 42}, {3, "g", 42}, {-1, "g", 42},
+		{1, "txn", 15},
+		{2, "g", 42},
+		{2, "g:x:0", 42},
+		{2, "g:AAAAAAAAAAAAAAAAAAAAAQ:0", 15},
+		{2, ":AAAAAAAAAAAAAAAAAAAAAQ:0", 42},
+		{2, "g:AAAAAAAAAAAAAAAAAAAAAQ:x", 42},
+		{3, "g", 42},
+		{-1, "g", 42},
 	} {
 		req := kmsg.NewPtrFindCoordinatorRequest()
 		req.CoordinatorType, req.CoordinatorKey, req.CoordinatorKeys = c.kind, c.key, []string{c.key}
