@@ -360,8 +360,10 @@ func TestAlterConfigsReplacesTheWholeSet(t *testing.T) {
 	w := dial(t, karsttest.Start(t, karsttest.Topic("t", 1, "segment.ms", "11111", "retention.ms", "22222")))
 	value := "33333"
 	req := kmsg.NewPtrAlterConfigsRequest()
-	req.Resources = []kmsg.AlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "t",
-		Configs: []kmsg.AlterConfigsRequestResourceConfig{{Name: "retention.ms", Value: &value}}}}
+	req.Resources = []kmsg.AlterConfigsRequestResource{{
+		ResourceType: kmsg.ConfigResourceTypeTopic, ResourceName: "t",
+		Configs: []kmsg.AlterConfigsRequestResourceConfig{{Name: "retention.ms", Value: &value}},
+	}}
 	for _, validate := range []bool{true, false} {
 		req.ValidateOnly = validate
 		if got := ask[*kmsg.AlterConfigsResponse](w, 2, req).Resources[0]; got.ErrorCode != 0 {
@@ -381,8 +383,10 @@ func TestBrokerSettings(t *testing.T) {
 	w := dial(t, karsttest.Start(t, karsttest.Topic("t", 1)))
 	change := func(name, key, value string) kmsg.IncrementalAlterConfigsResponseResource {
 		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-		req.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: name,
-			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{op(kmsg.IncrementalAlterConfigOpSet, key, value)}}}
+		req.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{
+			ResourceType: kmsg.ConfigResourceTypeBroker, ResourceName: name,
+			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{op(kmsg.IncrementalAlterConfigOpSet, key, value)},
+		}}
 		return ask[*kmsg.IncrementalAlterConfigsResponse](w, 1, req).Resources[0]
 	}
 	if got := change("", "log.retention.ms", "777777"); got.ErrorCode != 0 {
@@ -413,9 +417,17 @@ func TestDescribeConfigsResources(t *testing.T) {
 		code int16
 		some bool
 	}{
-		{kmsg.ConfigResourceTypeBroker, "1", 0, true}, {kmsg.ConfigResourceTypeBroker, "2", 42, false}, {kmsg.ConfigResourceTypeBroker, "", 0, false},
-		{kmsg.ConfigResourceTypeTopic, "nobody", 3, false}, {kmsg.ConfigResourceTypeTopic, "", 17, false}, {8, "1", 0, false}, {16, "m", 0, false},
-		{16, "", 42, false}, {32, "g", 0, true}, {32, "", 42, false}, {99, "x", 42, false},
+		{kmsg.ConfigResourceTypeBroker, "1", 0, true},
+		{kmsg.ConfigResourceTypeBroker, "2", 42, false},
+		{kmsg.ConfigResourceTypeBroker, "", 0, false},
+		{kmsg.ConfigResourceTypeTopic, "nobody", 3, false},
+		{kmsg.ConfigResourceTypeTopic, "", 17, false},
+		{8, "1", 0, false},
+		{16, "m", 0, false},
+		{16, "", 42, false},
+		{32, "g", 0, true},
+		{32, "", 42, false},
+		{99, "x", 42, false},
 	} {
 		req := kmsg.NewPtrDescribeConfigsRequest()
 		req.IncludeSynonyms, req.IncludeDocumentation = true, true

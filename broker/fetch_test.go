@@ -206,8 +206,15 @@ func TestFetchChecksLeaderEpochs(t *testing.T) {
 		current, last int32
 		offset        int64
 		code          int16
-	}{{-1, -1, 0, 0}, {1, -1, 0, 0}, {0, -1, 0, codeFencedLeaderEpoch}, {2, -1, 0, codeUnknownLeaderEpoch},
-		{1, 0, 3, 0}, {1, 1, 5, 0}, {1, 7, 5, codeOffsetOutOfRange}} {
+	}{
+		{-1, -1, 0, 0},
+		{1, -1, 0, 0},
+		{0, -1, 0, codeFencedLeaderEpoch},
+		{2, -1, 0, codeUnknownLeaderEpoch},
+		{1, 0, 3, 0},
+		{1, 1, 5, 0},
+		{1, 7, 5, codeOffsetOutOfRange},
+	} {
 		if p := ask(q.current, q.last, q.offset); p.ErrorCode != q.code || p.DivergingEpoch.Epoch != -1 {
 			t.Errorf("%+v: error %d, diverging %+v", q, p.ErrorCode, p.DivergingEpoch)
 		}

@@ -149,8 +149,14 @@ func TestDeleteRecordsAPI(t *testing.T) {
 		offset int64
 		code   int16
 		low    int64
-	}{{"t", 4, 0, 4}, {"t", 1, 0, 4}, {"t", 11, codeOffsetOutOfRange, -1}, {"t", -2, codeOffsetOutOfRange, -1},
-		{"nobody", 0, codeUnknownTopic, -1}, {"t", -1, 0, 10}} {
+	}{
+		{"t", 4, 0, 4},
+		{"t", 1, 0, 4},
+		{"t", 11, codeOffsetOutOfRange, -1},
+		{"t", -2, codeOffsetOutOfRange, -1},
+		{"nobody", 0, codeUnknownTopic, -1},
+		{"t", -1, 0, 10},
+	} {
 		req := kmsg.NewPtrDeleteRecordsRequest()
 		req.Version = 2
 		p := kmsg.NewDeleteRecordsRequestTopicPartition()
@@ -189,8 +195,15 @@ func TestOffsetForLeaderEpochAPI(t *testing.T) {
 			code         int16
 			epoch        int32
 			end          int64
-		}{{-1, 9, 0, -1, -1}, {-1, 2, 0, 1, 10}, {-1, 1, 0, 1, 10}, {-1, 3, 0, 3, 20}, {-1, -1, 0, -1, -1}, {2, 3, codeFencedLeaderEpoch, -1, -1},
-			{4, 3, codeUnknownLeaderEpoch, -1, -1}} {
+		}{
+			{-1, 9, 0, -1, -1},
+			{-1, 2, 0, 1, 10},
+			{-1, 1, 0, 1, 10},
+			{-1, 3, 0, 3, 20},
+			{-1, -1, 0, -1, -1},
+			{2, 3, codeFencedLeaderEpoch, -1, -1},
+			{4, 3, codeUnknownLeaderEpoch, -1, -1},
+		} {
 			if q.current >= 0 && version < 2 {
 				continue
 			}

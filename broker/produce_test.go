@@ -213,8 +213,14 @@ func TestIdempotentProducer(t *testing.T) {
 		code       int16
 		baseOffset int64
 	}{
-		{0, 0, 10, 0, 0}, {0, 10, 10, 0, 10}, {0, 0, 10, 0, 0}, {0, 25, 1, codeOutOfOrderSequence, -1},
-		{0, 5, 10, codeOutOfOrderSequence, -1}, {0, 20, 1, 0, 20}, {1, 3, 1, codeOutOfOrderSequence, -1}, {1, 0, 1, 0, 21},
+		{0, 0, 10, 0, 0},
+		{0, 10, 10, 0, 10},
+		{0, 0, 10, 0, 0},
+		{0, 25, 1, codeOutOfOrderSequence, -1},
+		{0, 5, 10, codeOutOfOrderSequence, -1},
+		{0, 20, 1, 0, 20},
+		{1, 3, 1, codeOutOfOrderSequence, -1},
+		{1, 0, 1, 0, 21},
 		{0, 21, 1, codeInvalidProducerEpoch, -1},
 	} {
 		p := send(q.epoch, q.seq, q.n)

@@ -153,7 +153,9 @@ func appendMetadata(dst []byte, m *Metadata) []byte {
 }
 
 func appendInt16(dst []byte, v int16) []byte { return binary.BigEndian.AppendUint16(dst, uint16(v)) }
+
 func appendInt32(dst []byte, v int32) []byte { return binary.BigEndian.AppendUint32(dst, uint32(v)) }
+
 func appendInt64(dst []byte, v int64) []byte { return binary.BigEndian.AppendUint64(dst, uint64(v)) }
 
 // appendString relies on its caller for len(s) <= maxString: names are checked when a request is decided.

@@ -336,8 +336,12 @@ func TestPartitionFor(t *testing.T) {
 		of    int32
 		want  int32
 	}{
-		{"g-consumer", 50, 32}, {"g-re", 50, 3}, {"jgrp", 50, 25}, {"g-share", 50, 43}, // seen at Kafka
-		{"golden-group", 50, 49}, {"golden-retention", 50, 36},
+		{"g-consumer", 50, 32},
+		{"g-re", 50, 3},
+		{"jgrp", 50, 25},
+		{"g-share", 50, 43}, // seen at Kafka
+		{"golden-group", 50, 49},
+		{"golden-retention", 50, 36},
 		{"", 50, 0},
 		{"polygenelubricants", 50, 0}, // hash -2147483648
 		{"é", 1000, 233},

@@ -50,8 +50,10 @@ func serve(t *testing.T, args ...string) *server {
 		t.Fatal(err)
 	}
 	s := &server{addr: freeAddr(t), data: filepath.Join(dir, "data"), log: log}
-	s.cmd = exec.Command(kctl(t), append([]string{"serve", "--data", s.data, "--listen", s.addr,
-		"--http-addr", freeAddr(t), "--set", "num.partitions=4"}, args...)...)
+	s.cmd = exec.Command(kctl(t), append([]string{
+		"serve", "--data", s.data, "--listen", s.addr,
+		"--http-addr", freeAddr(t), "--set", "num.partitions=4",
+	}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
 		t.Fatal(err)

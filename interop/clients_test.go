@@ -173,12 +173,16 @@ func TestKafkaGo(t *testing.T) {
 	if err := admin.CreateTopics(kafkago.TopicConfig{Topic: topic, NumPartitions: 4, ReplicationFactor: 1}); err != nil {
 		t.Fatal(err)
 	}
-	w := &kafkago.Writer{Addr: kafkago.TCP(s.addr), Topic: topic, Balancer: &kafkago.Hash{},
-		BatchTimeout: 5 * time.Millisecond, Compression: kafkago.Snappy, MaxAttempts: 50, WriteBackoffMin: 10 * time.Millisecond}
+	w := &kafkago.Writer{
+		Addr: kafkago.TCP(s.addr), Topic: topic, Balancer: &kafkago.Hash{},
+		BatchTimeout: 5 * time.Millisecond, Compression: kafkago.Snappy, MaxAttempts: 50, WriteBackoffMin: 10 * time.Millisecond,
+	}
 	msgs := make([]kafkago.Message, count)
 	for i := range msgs {
-		msgs[i] = kafkago.Message{Key: []byte(key(i)), Value: []byte(value(i)),
-			Headers: []kafkago.Header{{Key: "h1", Value: []byte(header(i))}, {Key: "h2", Value: []byte("fixed")}}}
+		msgs[i] = kafkago.Message{
+			Key: []byte(key(i)), Value: []byte(value(i)),
+			Headers: []kafkago.Header{{Key: "h1", Value: []byte(header(i))}, {Key: "h2", Value: []byte("fixed")}},
+		}
 	}
 	if err := w.WriteMessages(ctx, msgs...); err != nil {
 		t.Fatal(err)
@@ -232,8 +236,10 @@ func TestConfluentKafkaGo(t *testing.T) {
 			defer p.Close()
 			delivered := make(chan kafka.Event, count)
 			for i := range count {
-				m := &kafka.Message{TopicPartition: kafka.TopicPartition{Topic: &topic, Partition: kafka.PartitionAny}, Key: []byte(key(i)), Value: []byte(value(i)),
-					Headers: []kafka.Header{{Key: "h1", Value: []byte(header(i))}, {Key: "h2", Value: []byte("fixed")}}}
+				m := &kafka.Message{
+					TopicPartition: kafka.TopicPartition{Topic: &topic, Partition: kafka.PartitionAny}, Key: []byte(key(i)), Value: []byte(value(i)),
+					Headers: []kafka.Header{{Key: "h1", Value: []byte(header(i))}, {Key: "h2", Value: []byte("fixed")}},
+				}
 				if err := p.Produce(m, delivered); err != nil {
 					t.Fatal(err)
 				}
@@ -337,8 +343,10 @@ func TestApacheConsoleTools(t *testing.T) {
 	topic := topicName(t)
 	jars := tool(t, "KAFKA_JARS")
 	java := func(stdin, class string, args ...string) string {
-		return run(t, strings.NewReader(stdin), "java", append([]string{"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars + "/*", class,
-			"--bootstrap-server", s.addr, "--topic", topic}, args...)...)
+		return run(t, strings.NewReader(stdin), "java", append([]string{
+			"-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars + "/*", class,
+			"--bootstrap-server", s.addr, "--topic", topic,
+		}, args...)...)
 	}
 	java(table(), "org.apache.kafka.tools.ConsoleProducer", "--reader-property", "parse.key=true", "--reader-property", "parse.headers=true")
 	var records []got

@@ -115,8 +115,10 @@ func (n *Node) importTopics(found storage.Import) ([]metadata.Command, error) {
 		for _, p := range t.Partitions {
 			epoch = max(epoch, p.LastEpoch)
 		}
-		c, err := view.ImportTopic(controller.ImportTopic{Name: t.Name, ID: t.ID, Partitions: last.Partition + 1,
-			LeaderEpoch: metadata.LeaderEpoch(epoch + 1)}, controller.Draw{ID: id})
+		c, err := view.ImportTopic(controller.ImportTopic{
+			Name: t.Name, ID: t.ID, Partitions: last.Partition + 1,
+			LeaderEpoch: metadata.LeaderEpoch(epoch + 1),
+		}, controller.Draw{ID: id})
 		if err != nil {
 			return nil, fmt.Errorf("import topic %s: %w", t.Name, err)
 		}

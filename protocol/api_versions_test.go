@@ -117,9 +117,12 @@ func TestApiVersionsChecksClusterAndNode(t *testing.T) {
 		node    int32
 		want    int16
 	}{
-		{nil, -1, 0}, {&id, 7, 0},
-		{&other, 7, codeRebootstrap}, {&id, 8, codeRebootstrap},
-		{nil, 7, codeInvalidRequest}, {&id, -1, codeInvalidRequest},
+		{nil, -1, 0},
+		{&id, 7, 0},
+		{&other, 7, codeRebootstrap},
+		{&id, 8, codeRebootstrap},
+		{nil, 7, codeInvalidRequest},
+		{&id, -1, codeInvalidRequest},
 	}
 	for _, tt := range tests {
 		req := apiVersions(5, "x", "1")

@@ -10,7 +10,9 @@ import (
 // The append functions write what the decoder reads. flexible chooses the compact forms (KIP-482).
 
 func appendInt16(dst []byte, v int16) []byte { return binary.BigEndian.AppendUint16(dst, uint16(v)) }
+
 func appendInt32(dst []byte, v int32) []byte { return binary.BigEndian.AppendUint32(dst, uint32(v)) }
+
 func appendInt64(dst []byte, v int64) []byte { return binary.BigEndian.AppendUint64(dst, uint64(v)) }
 
 func appendUvarint(dst []byte, v int) []byte { return binary.AppendUvarint(dst, uint64(v)) }

@@ -57,8 +57,10 @@ func genFetchRequestPartition(t *rapid.T, version int16) kmsg.FetchRequestTopicP
 // fetchPlain is what the decoder should make of a message.
 func fetchPlain(r *kmsg.FetchRequest) *FetchRequest {
 	v := r.Version
-	want := &FetchRequest{ReplicaID: -1, ReplicaEpoch: -1, MaxBytes: math.MaxInt32, SessionEpoch: -1,
-		MaxWait: time.Duration(r.MaxWaitMillis) * time.Millisecond, MinBytes: r.MinBytes}
+	want := &FetchRequest{
+		ReplicaID: -1, ReplicaEpoch: -1, MaxBytes: math.MaxInt32, SessionEpoch: -1,
+		MaxWait: time.Duration(r.MaxWaitMillis) * time.Millisecond, MinBytes: r.MinBytes,
+	}
 	since(v <= 14, &want.ReplicaID, r.ReplicaID)
 	since(v >= 15, &want.ReplicaID, r.ReplicaState.ID)
 	since(v >= 15, &want.ReplicaEpoch, r.ReplicaState.Epoch)
@@ -75,8 +77,10 @@ func fetchPlain(r *kmsg.FetchRequest) *FetchRequest {
 		since(v <= 12, &t.Name, rt.Topic)
 		since(v >= 13, &t.ID, rt.TopicID)
 		for _, rp := range rt.Partitions {
-			p := FetchPartition{Index: rp.Partition, Offset: rp.FetchOffset, MaxBytes: rp.PartitionMaxBytes,
-				CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64}
+			p := FetchPartition{
+				Index: rp.Partition, Offset: rp.FetchOffset, MaxBytes: rp.PartitionMaxBytes,
+				CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64,
+			}
 			since(v >= 9, &p.CurrentEpoch, rp.CurrentLeaderEpoch)
 			since(v >= 12, &p.LastFetchedEpoch, rp.LastFetchedEpoch)
 			since(v >= 5, &p.LogStart, rp.LogStartOffset)
@@ -172,8 +176,10 @@ func TestFetchResponseIsWhatKmsgWrites(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		version := rapid.Int16Range(0, 18).Draw(t, "version")
 		msg := kmsg.NewPtrFetchResponse()
-		r := &FetchResponse{ErrorCode: rapid.Int16().Draw(t, "code"), SessionID: rapid.Int32().Draw(t, "session"),
-			ThrottleTime: time.Duration(rapid.Int32Range(0, math.MaxInt32).Draw(t, "throttle")) * time.Millisecond}
+		r := &FetchResponse{
+			ErrorCode: rapid.Int16().Draw(t, "code"), SessionID: rapid.Int32().Draw(t, "session"),
+			ThrottleTime: time.Duration(rapid.Int32Range(0, math.MaxInt32).Draw(t, "throttle")) * time.Millisecond,
+		}
 		msg.Version, msg.ErrorCode, msg.SessionID, msg.ThrottleMillis = version, r.ErrorCode, r.SessionID, int32(r.ThrottleTime/time.Millisecond)
 		for range rapid.IntRange(0, 3).Draw(t, "topics") {
 			rt := FetchTopicResult{Name: genName().Draw(t, "topic"), ID: genID().Draw(t, "id")}

@@ -43,30 +43,42 @@ type listenerMetrics struct {
 func newMetrics(s *Server) *metrics {
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_requests_total", Help: "Requests that have ended, by API and version."}, []string{"api", "version"}),
+			Name: "karst_requests_total", Help: "Requests that have ended, by API and version.",
+		}, []string{"api", "version"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "karst_request_seconds", Help: "From the request's last byte to the answer's, time parked included.",
-			Buckets: prometheus.ExponentialBuckets(50e-6, 4, 11)}, []string{"api"}),
+			Buckets: prometheus.ExponentialBuckets(50e-6, 4, 11),
+		}, []string{"api"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_request_bytes", Help: "Bytes of requests (in) and answers (out)."}, []string{"api", "dir"}),
+			Name: "karst_request_bytes", Help: "Bytes of requests (in) and answers (out).",
+		}, []string{"api", "dir"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "karst_requests_inflight", Help: "Requests whose answer has not left."}),
+			Name: "karst_requests_inflight", Help: "Requests whose answer has not left.",
+		}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "karst_connections", Help: "Open connections."}, []string{"listener"}),
+			Name: "karst_connections", Help: "Open connections.",
+		}, []string{"listener"}),
 		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_connections_total", Help: "Connections by what became of them: accepted, rejected, failed."}, []string{"listener", "result"}),
+			Name: "karst_connections_total", Help: "Connections by what became of them: accepted, rejected, failed.",
+		}, []string{"listener", "result"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_connection_rejected_total", Help: "Connections reset because a limit was reached."}, []string{"reason"}),
+			Name: "karst_connection_rejected_total", Help: "Connections reset because a limit was reached.",
+		}, []string{"reason"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_protocol_connections_ended_total", Help: "Connections that have ended, by reason."}, []string{"reason"}),
+			Name: "karst_protocol_connections_ended_total", Help: "Connections that have ended, by reason.",
+		}, []string{"reason"}),
 	}
-	m.collectors = []prometheus.Collector{m.requests, m.seconds, m.bytes, m.inFlight, m.open, m.accepted, m.rejected, m.ended,
+	m.collectors = []prometheus.Collector{
+		m.requests, m.seconds, m.bytes, m.inFlight, m.open, m.accepted, m.rejected, m.ended,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "karst_protocol_frame_bytes", Help: "Memory that requests hold, of the budget."},
+			Name: "karst_protocol_frame_bytes", Help: "Memory that requests hold, of the budget.",
+		},
 			func() float64 { return float64(s.budget.used.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "karst_protocol_frame_waiting", Help: "Connections that wait for memory to read a request."},
-			func() float64 { return float64(s.budget.waiting.Load()) })}
+			Name: "karst_protocol_frame_waiting", Help: "Connections that wait for memory to read a request.",
+		},
+			func() float64 { return float64(s.budget.waiting.Load()) }),
+	}
 	for _, e := range s.table.sorted {
 		e.metrics = m.api(s, e)
 	}
@@ -74,8 +86,10 @@ func newMetrics(s *Server) *metrics {
 }
 
 func (m *metrics) api(s *Server, e *entry) *apiMetrics {
-	a := &apiMetrics{started: s, first: e.Min, seconds: m.seconds.WithLabelValues(e.name),
-		in: m.bytes.WithLabelValues(e.name, "in"), out: m.bytes.WithLabelValues(e.name, "out")}
+	a := &apiMetrics{
+		started: s, first: e.Min, seconds: m.seconds.WithLabelValues(e.name),
+		in: m.bytes.WithLabelValues(e.name, "in"), out: m.bytes.WithLabelValues(e.name, "out"),
+	}
 	for v := e.Min; v <= e.Max; v++ {
 		a.versions = append(a.versions, m.requests.WithLabelValues(e.name, strconv.Itoa(int(v))))
 	}

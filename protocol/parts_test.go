@@ -31,6 +31,7 @@ func (r *memoryRange) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(r.b[:len(r.b)-r.missing])
 	return int64(n), err
 }
+
 func (r *memoryRange) Append(dst []byte) ([]byte, error) {
 	return append(dst, r.b[:len(r.b)-r.missing]...), nil
 }
@@ -51,6 +52,7 @@ func (r *osRange) WriteTo(w io.Writer) (int64, error) {
 	}
 	return w.(*net.TCPConn).ReadFrom(&io.LimitedReader{R: r.f, N: int64(r.n)})
 }
+
 func (r *osRange) Append(dst []byte) ([]byte, error) {
 	b := make([]byte, r.n)
 	_, err := r.f.ReadAt(b, r.off)

@@ -62,7 +62,8 @@ func BenchmarkWatchedWrite(b *testing.B) {
 	p := make([]byte, 1024)
 	write := func(b *testing.B, f interface {
 		WriteAt([]byte, int64) (int, error)
-	}) {
+	},
+	) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := f.WriteAt(p, 0); err != nil {

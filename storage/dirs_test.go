@@ -194,8 +194,10 @@ func TestMarkerDoesNotCountAfterKafkaRan(t *testing.T) {
 
 // Any bit of the small files may flip, after a clean stop or a crash: every record that was synced is there.
 func TestBitFlipsInRootFilesLoseNothing(t *testing.T) {
-	files := []string{startFile, stopFile, kafkaStopFile, recoveryPointFile, highWatermarkFile, logStartFile, metaPropertiesFile,
-		"orders-0/" + partitionMetadataFile}
+	files := []string{
+		startFile, stopFile, kafkaStopFile, recoveryPointFile, highWatermarkFile, logStartFile, metaPropertiesFile,
+		"orders-0/" + partitionMetadataFile,
+	}
 	for _, clean := range []bool{true, false} {
 		for _, file := range files {
 			for bit := 0; ; bit += 3 + bit%8 {

@@ -194,15 +194,6 @@ func (l *Log) AbortedTxns(from, before int64) ([]AbortedTxn, error) {
 	}
 }
 
-// Aborted is AbortedTxns for callers that read from the log before: after an error the log refuses them there.
-func (l *Log) Aborted(from, before int64) []AbortedTxn {
-	all, err := l.AbortedTxns(from, before)
-	if err != nil {
-		l.refuse(err)
-	}
-	return all
-}
-
 func (l *Log) abortedOnce(from, before int64) (all []AbortedTxn, err error) {
 	segs := *l.segments.Load()
 	for i := segmentOf(segs, from); i < len(segs); i++ {

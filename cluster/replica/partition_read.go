@@ -63,7 +63,10 @@ func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 		return ReadResult{}, p.readFailed(err)
 	}
 	if q.Committed && res.Slice.Len() > 0 {
-		res.Aborted = p.log.Aborted(q.From, before)
+		if res.Aborted, err = p.log.AbortedTxns(q.From, before); err != nil {
+			res.Slice.Release()
+			return ReadResult{}, p.readFailed(err)
+		}
 	}
 	return res, nil
 }

@@ -196,8 +196,10 @@ func TestDownConvertSkipsBatchesThatCompactionEmptied(t *testing.T) {
 }
 
 func TestLegacyLZ4HeadOfVectors(t *testing.T) {
-	rs := []Record{{Timestamp: start, Key: []byte("k0"), Value: bytes.Repeat([]byte("hello-karst-"), 12)},
-		{Timestamp: start + 1, Key: []byte("k1"), Value: bytes.Repeat([]byte("hello-karst-"), 12)}}
+	rs := []Record{
+		{Timestamp: start, Key: []byte("k0"), Value: bytes.Repeat([]byte("hello-karst-"), 12)},
+		{Timestamp: start + 1, Key: []byte("k1"), Value: bytes.Repeat([]byte("hello-karst-"), 12)},
+	}
 	b := build(t, BuilderOptions{Codec: LZ4}, rs...)
 	v0, v1 := down(t, b, 0, DownOptions{}), down(t, b, 1, DownOptions{})
 	if binary.BigEndian.Uint64(v0) != 1 || !bytes.Equal(v0[posMagic:22], unhex(t, "00 03 ffffffff")) ||
