@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -142,9 +143,9 @@ func (l *link) unreachable(parent context.Context, err error) error {
 	if status, _ := judgeCause(err); status == exitDenied {
 		return err
 	}
-	advice := "is the broker running? `kctl serve` starts one here; -b HOST:PORT names another"
-	if errors.Is(err, context.DeadlineExceeded) {
-		advice = "something is there but does not answer as a broker: check the port, security.protocol (TLS or not) and the firewall"
+	advice := "check the port, security.protocol (TLS and SASL, or not) and the firewall"
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		advice = "is the broker running? `kctl serve` starts one here; -b HOST:PORT names another"
 	}
 	return &failure{status: exitTimeout, text: "cannot reach " + strings.Join(l.seeds, ", "), err: err, advice: advice}
 }

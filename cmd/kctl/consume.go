@@ -64,6 +64,7 @@ type consumption struct {
 	num, tail  int // records; 0: no limit
 	partitions []int32
 	follow     bool // no end
+	implied    bool // the tail is our choice, since a terminal is watching
 	grep       *regexp.Regexp
 	isolation  kgo.IsolationLevel
 	write      recordWriter
@@ -123,7 +124,7 @@ func (q *consumption) decideEnds(c *cli.Context, terminal bool) error {
 		case follow:
 			q.start = &position{kind: atEnd}
 		case terminal && q.num == 0 && q.end == nil:
-			q.tail = 10
+			q.tail, q.implied = 10, true
 		default:
 			q.start = &position{kind: atStart}
 		}
@@ -162,6 +163,9 @@ func (s *session) consume(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if q.implied {
+		s.tellOfMore(spans, q.tail)
+	}
 	out := &recordOutput{s: s, q: q}
 	if q.tail > 0 {
 		if err := l.tail(c.Context, q, spans, out); err != nil || !q.follow {
@@ -175,6 +179,17 @@ func (s *session) consume(c *cli.Context) error {
 		return nil
 	}
 	return l.read(c.Context, reading{spans: spans, isolation: q.isolation, hint: true}, out.take, s.flush)
+}
+
+// tellOfMore says that a terminal sees the last records only.
+func (s *session) tellOfMore(spans []span, shown int) {
+	var all int64
+	for _, sp := range spans {
+		all += sp.log.end - sp.log.start
+	}
+	if all > int64(shown) {
+		s.say("the last %d of %s; -s start shows all, --follow goes on", shown, formatCount(all))
+	}
 }
 
 // spans finds out what to read of each partition.

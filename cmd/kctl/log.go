@@ -165,8 +165,13 @@ func entryMembers(e storage.DumpEntry) object {
 	case e.Producer != nil:
 		p := e.Producer
 		return object{
-			{"kind", "producer"}, {"producer_id", p.ID}, {"producer_epoch", p.Epoch}, {"last_sequence", p.LastSequence},
-			{"last_timestamp", formatMillis(p.LastTimestamp)}, {"coordinator_epoch", p.CoordinatorEpoch}, {"txn_first_offset", p.TxnFirst},
+			{"kind", "producer"},
+			{"producer_id", p.ID},
+			{"producer_epoch", p.Epoch},
+			{"last_sequence", p.LastSequence},
+			{"last_timestamp", formatMillis(p.LastTimestamp)},
+			{"coordinator_epoch", p.CoordinatorEpoch},
+			{"txn_first_offset", p.TxnFirst},
 		}
 	case e.Epoch != nil:
 		return object{{"kind", "epoch"}, {"epoch", e.Epoch.Epoch}, {"start_offset", e.Epoch.Start}}
@@ -198,10 +203,22 @@ func batchMembers(e storage.DumpEntry) object {
 		stamped = "LogAppendTime"
 	}
 	o := object{
-		{"kind", "batch"}, {"position", e.Pos}, {"base_offset", b.BaseOffset()}, {"last_offset", b.LastOffset()}, {"count", b.RecordCount()},
-		{"epoch", b.LeaderEpoch()}, {"producer_id", b.ProducerID()}, {"producer_epoch", b.ProducerEpoch()}, {"sequence", b.BaseSequence()},
-		{"transactional", b.Transactional()}, {"control", b.Control()}, {"codec", b.Codec().String()}, {"timestamp_type", stamped},
-		{"max_timestamp", formatMillis(b.MaxTimestamp())}, {"size", b.Size()}, {"crc", "ok"},
+		{"kind", "batch"},
+		{"position", e.Pos},
+		{"base_offset", b.BaseOffset()},
+		{"last_offset", b.LastOffset()},
+		{"count", b.RecordCount()},
+		{"epoch", b.LeaderEpoch()},
+		{"producer_id", b.ProducerID()},
+		{"producer_epoch", b.ProducerEpoch()},
+		{"sequence", b.BaseSequence()},
+		{"transactional", b.Transactional()},
+		{"control", b.Control()},
+		{"codec", b.Codec().String()},
+		{"timestamp_type", stamped},
+		{"max_timestamp", formatMillis(b.MaxTimestamp())},
+		{"size", b.Size()},
+		{"crc", "ok"},
 	}
 	if e.Bad != nil {
 		o[len(o)-1].value = "bad"

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"text/template"
 
 	"github.com/google/go-cmp/cmp"
-	"text/template"
 )
 
 type sampleRow struct {

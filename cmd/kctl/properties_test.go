@@ -13,8 +13,17 @@ import (
 func TestPropertiesFilesAreJavas(t *testing.T) {
 	in := "# comment\n! another\n\na=1\n b : 2\nc 3\nd=one\\\n   two\ne\\=f=g\\:h\nempty=\nalone\nu=\\u00e9\\t|\ntrail=x\\\\\npath=c:\\\\dir\r\nlast=z"
 	want := []property{
-		{"a", "1", 4}, {"b", "2", 5}, {"c", "3", 6}, {"d", "onetwo", 7}, {"e=f", "g:h", 9}, {"empty", "", 10}, {"alone", "", 11},
-		{"u", "é\t|", 12}, {"trail", `x\`, 13}, {"path", `c:\dir`, 14}, {"last", "z", 15},
+		{"a", "1", 4},
+		{"b", "2", 5},
+		{"c", "3", 6},
+		{"d", "onetwo", 7},
+		{"e=f", "g:h", 9},
+		{"empty", "", 10},
+		{"alone", "", 11},
+		{"u", "é\t|", 12},
+		{"trail", `x\`, 13},
+		{"path", `c:\dir`, 14},
+		{"last", "z", 15},
 	}
 	got, err := parseProperties([]byte(in))
 	if err != nil {

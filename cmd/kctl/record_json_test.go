@@ -32,7 +32,12 @@ func sameRecord(want, got *kgo.Record) string {
 
 // samples are values that a careless encoding loses.
 var samples = [][]byte{
-	nil, {}, []byte("a"), []byte("null"), []byte(`""`), []byte("true"), []byte("17"), []byte("1e400"), {0}, {0xff}, []byte("\xc3"), []byte("\xed\xa0\x80"),
+	nil,
+	{},
+	[]byte("a"), []byte("null"), []byte(`""`), []byte("true"), []byte("17"), []byte("1e400"),
+	{0},
+	{0xff},
+	[]byte("\xc3"), []byte("\xed\xa0\x80"),
 	[]byte("line\nline\r\n"), []byte("tab\t\"quote\" \\ / <b> & \u2028 \x7f \x01"), []byte("日本語 😀"), []byte("\ufffd"),
 	[]byte(`{}`), []byte(`[]`), []byte(` {}`), []byte(`{} `), []byte(`{"a": 1.0,  "b":[1,2] }`), []byte(`{"a":1,"a":2}`), []byte("{\n}"), []byte(`{"a":"\ud800"}`), []byte(`{"a":`),
 	[]byte(`{"b64":"aGk="}`), []byte(`{"b64":"!"}`), []byte(`{"b64":1}`), []byte(`{"b64":"aGk=","c":1}`), []byte(`{"b64":null}`), []byte(`{ "b64" : "aGk=" }`), []byte(`{"b64":"","b64":""}`),

@@ -134,6 +134,25 @@ func TestSomebodyAtATerminalIsAsked(t *testing.T) {
 	}
 }
 
+func TestATerminalSeesTheLastTenRecords(t *testing.T) {
+	bootstrap := testCluster(t)
+	topic := fmt.Sprintf("tty-%d", os.Getpid())
+	must(t, "", "topic", "create", topic, "-p", "3", "-b", bootstrap)
+	must(t, "", "produce", topic, "--gen", "size=5", "--repeat", "25", "-b", bootstrap)
+	for i := range 12 { // one at a time, so that timestamps say the order
+		must(t, fmt.Sprintf("n%d\n", i), "produce", topic, "-p", fmt.Sprint(i%3), "-b", bootstrap, "--timestamp", fmt.Sprint(time.Now().UnixMilli()+int64(i)))
+	}
+	s, out, errOut := testSession("", nil)
+	s.outTTY = true
+	if status := s.exit(run(t.Context(), s, []string{"consume", topic, "-b", bootstrap})); status != 0 {
+		t.Fatal(status, errOut)
+	}
+	if want := "n2\nn3\nn4\nn5\nn6\nn7\nn8\nn9\nn10\nn11\n"; out.String() != want || !strings.Contains(errOut.String(), "the last 10 of 37") {
+		t.Errorf("%q %s", out, errOut)
+	}
+	execute(t, "", "topic", "delete", "-y", topic, "-b", bootstrap)
+}
+
 // TestFollowingEndsWithTheInterrupt: --follow waits, says after a while why nothing comes, and an interrupt is status 130.
 func TestFollowingEndsWithTheInterrupt(t *testing.T) {
 	bootstrap := testCluster(t)
@@ -171,4 +190,48 @@ func (w *waitingWriter) Write(b []byte) (int, error) {
 		defer w.then()
 	}
 	return w.out.Write(b)
+}
+
+// TestTheEndIsSeenBehindAbortedRecords: read_committed has nothing to show between the last visible record and the end,
+// where an aborted transaction lies in front of an open one. It must end there and not wait.
+func TestTheEndIsSeenBehindAbortedRecords(t *testing.T) {
+	bootstrap := os.Getenv("KCTL_TEST_BOOTSTRAP")
+	if bootstrap == "" {
+		t.Skip("needs a cluster with transactions: KCTL_TEST_BOOTSTRAP")
+	}
+	topic := fmt.Sprintf("aborted-%d", os.Getpid())
+	must(t, "", "topic", "create", topic, "-b", bootstrap)
+	t.Cleanup(func() { execute(t, "", "topic", "delete", "-y", "-b", bootstrap, topic) })
+	must(t, "seen\n", "produce", topic, "-b", bootstrap)
+	var open []*kgo.Client
+	for i := range 2 {
+		cl, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.TransactionalID(fmt.Sprint(topic, i)), kgo.DefaultProduceTopic(topic))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		if err := cl.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cl.ProduceSync(t.Context(), kgo.StringRecord("a"), kgo.StringRecord("b")).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, cl)
+	}
+	if err := open[0].EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, isolation := range []string{"read_committed", "read_uncommitted"} {
+		s, out, errOut := testSession("", nil)
+		status := s.exit(run(ctx, s, []string{"consume", topic, "-b", bootstrap, "-s", "start", "--isolation", isolation}))
+		want := map[string]string{"read_committed": "seen\n", "read_uncommitted": "seen\na\nb\na\nb\n"}[isolation]
+		if status != 0 || out.String() != want {
+			t.Errorf("%s: %d %q %s", isolation, status, out, errOut)
+		}
+	}
+	if err := open[1].EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+		t.Fatal(err)
+	}
 }
