@@ -64,7 +64,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 }
 
 func TestDataOnDiskOutlivesTheBroker(t *testing.T) {
-	b := karsttest.Start(t, karsttest.OnDisk(t.TempDir()), karsttest.Topic("t", 1))
+	b := karsttest.Start(t, karsttest.OnDisk(t.TempDir()), karsttest.Topic("t", 1), karsttest.Logs())
 	c := client(t, b)
 	produce(t, c, "t", "before")
 	c.Close()

@@ -16,7 +16,7 @@ import (
 )
 
 // patienceOfTests is how long a test waits for what must happen.
-const patienceOfTests = 20 * time.Second
+const patienceOfTests = 2 * time.Minute
 
 // serve runs a server on loopback and returns it with its address. It stops when the test ends.
 func serve(t testing.TB, o ServerOptions) (*Server, string) {

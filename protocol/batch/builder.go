@@ -145,9 +145,6 @@ func fieldSize(p []byte) int {
 // Len is how many records were appended.
 func (w *Builder) Len() int { return int(w.count) }
 
-// Bytes is how large the batch is so far, without what a codec still gathers.
-func (w *Builder) Bytes() int { return len(w.pack.out) }
-
 // Drop ends a builder whose batch is not wanted.
 func (w *Builder) Drop() { w.pack.drop() }
 
