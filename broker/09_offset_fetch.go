@@ -122,8 +122,9 @@ func (f *offsetFetch) topic(q *kmsg.OffsetFetchRequestGroupTopic, offset func(st
 	t := kmsg.NewOffsetFetchResponseGroupTopic()
 	t.Topic, t.TopicID = q.Topic, q.TopicID
 	failed := f.failed
-	now, exists := f.image.Topic(q.Topic)
+	now, _ := f.image.Topic(q.Topic)
 	if f.version >= 10 {
+		var exists bool
 		if now, exists = f.image.TopicByID(q.TopicID); exists {
 			t.Topic = now.Name
 		} else {
