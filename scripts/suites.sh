@@ -37,7 +37,7 @@ for suite in "$@"; do
   passed=$((passed + BASH_REMATCH[1]))
   while IFS= read -r line; do
     name=${line#failed: }; name=${name#failed (as Apache Kafka does): }; name=${name%%: *}
-    if sed 's/[[:space:]]*#.*//; /^$/d' "$OPEN" | grep -qxE -f - <<<"$suite $name"; then
+    if grep -qxE -f <(sed 's/[[:space:]]*#.*//; /^$/d' "$OPEN") <<<"$suite $name"; then
       open=$((open + 1))
     else
       failed=$((failed + 1)); echo "$line"
