@@ -38,6 +38,7 @@ func commands(s *session) []*cli.Command {
 		configCommand(s),
 		logCommand(s),
 		storageCommand(s),
+		checkCommand(s),
 		benchCommand(s),
 		explainCommand(s),
 		completionCommand(s),
