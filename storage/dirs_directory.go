@@ -46,6 +46,7 @@ type directory struct {
 	count       int                     // guarded by Dirs.mu: of its slots
 	slots       atomic.Pointer[[]*slot] // of this directory, in order; nil when the map changed
 	total, free atomic.Int64            // bytes of the disk at the last look; -1 not known
+	toldFull    bool                    // the log says that the reserve is reached; of measure alone
 
 	keeping sync.Mutex              // one checkpoint at a time is written; held over I/O, never by an append
 	ghosts  map[TopicPartition]bool // guarded by keeping: in a checkpoint on disk, but not in the directory
@@ -233,7 +234,9 @@ func (d *Dirs) measure(dir *directory) {
 		room -= min(reserve/20, 64<<20)
 	}
 	dir.watch.budget.Store(room)
-	if full := room < 0; dir.watch.full.Swap(full) != full {
+	full := room < 0
+	if dir.watch.full.Store(full); full != dir.toldFull {
+		dir.toldFull = full
 		d.o.Logger.Warn("disk reserve", "dir", dir.path, "reached", full, "free", free, "reserve", reserve)
 	}
 }

@@ -100,8 +100,8 @@ func (d *Dirs) syncOne(s *slot) {
 		began := d.o.Mono()
 		err := l.Sync() // a failure reports itself: Options.Offline
 		d.meter.synced(d.o.Mono().Sub(began), err != nil && s.dir.offline() != nil)
-		if err == nil && !l.OldestUnsynced().IsZero() {
-			s.markDirty()
+		if s.dir.offline() == nil && !l.OldestUnsynced().IsZero() {
+			s.markDirty() // written meanwhile, or to be tried again
 		}
 	}
 	if !s.syncing.at.CompareAndSwap(syncRunning, syncIdle) {

@@ -125,6 +125,11 @@ func diskFault(err error) bool {
 	return false
 }
 
+// noDescriptor tells that a file could not be opened because too many are: the disk was not asked.
+func noDescriptor(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
+
 // timed runs an operation that may hang.
 func (w *diskWatch) timed(f func() error) error {
 	if err := w.refuse(); err != nil {
@@ -191,7 +196,7 @@ func (f watchedFS) RemoveAll(name string) error {
 // SyncDir and Sync: after a sync that failed for whatever reason nothing is known about what is on disk.
 func (f watchedFS) SyncDir(name string) error {
 	err := f.w.timed(func() error { return f.inner.SyncDir(name) })
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !noDescriptor(err) {
 		f.w.fail(err)
 	}
 	return err

@@ -139,7 +139,13 @@ func (l *Log) writeEpochs() error {
 	if !dirty {
 		return nil
 	}
-	return WriteEpochFile(l.o.FS, l.epochPath(), l.epochs.Load().starts)
+	err := WriteEpochFile(l.o.FS, l.epochPath(), l.epochs.Load().starts)
+	if err != nil {
+		l.mu.Lock()
+		l.mu.epochsDirty = true
+		l.mu.Unlock()
+	}
+	return err
 }
 
 // epochsMatch holds the epoch file against the batches: it has no checksum, and a wrong digit is a wrong truncation.

@@ -11,8 +11,9 @@ import (
 // one is needed and opened again at its next use, so that ten thousand partitions run under a limit of a thousand
 // descriptors. The cap is exceeded while everything in the cache is in use.
 type FileCache struct {
-	max int
-	mu  struct {
+	max  int
+	used atomic.Int64 // of them: in use, so that they cannot be closed
+	mu   struct {
 		sync.Mutex
 		ring   []evictable
 		hand   int
@@ -29,6 +30,9 @@ func (c *FileCache) Open() int {
 	defer c.mu.Unlock()
 	return len(c.mu.ring)
 }
+
+// crowded tells that so many are in use that a reader should leave the rest for writing and syncing.
+func (c *FileCache) crowded() bool { return c.used.Load() >= int64(c.max-c.max/4) }
 
 // evictable is what the cache needs to know of a resource, whatever its type.
 type evictable interface {
@@ -161,6 +165,9 @@ func (r *resource[T]) acquire() (T, error) {
 				return none, err
 			}
 		case r.state.CompareAndSwap(n, n+1):
+			if n == 1 {
+				r.cache.used.Add(1)
+			}
 			if !r.touched.Load() {
 				r.touched.Store(true)
 			}
@@ -204,7 +211,11 @@ func (r *resource[T]) adopt(v T) {
 func (r *resource[T]) retired() bool { return r.state.Load()&retiredBit != 0 }
 
 func (r *resource[T]) release() {
-	if r.state.Add(-1) == retiredBit {
+	switch r.state.Add(-1) {
+	case 1:
+		r.cache.used.Add(-1)
+	case retiredBit:
+		r.cache.used.Add(-1)
 		_ = r.v.Close() // only read from since it was retired
 	}
 }

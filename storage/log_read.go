@@ -14,7 +14,7 @@ type ReadOptions struct {
 }
 
 // Read returns bytes from the batch that holds o.From on, all from one segment. It is empty when there is nothing to read
-// below o.Before. The caller releases the Slice.
+// below o.Before; without o.WholeFirst also when readers hold too many files already. The caller releases the Slice.
 //
 // Errors: *OffsetRangeError when From lies outside [Start, End]; *OfflineError; *CorruptError; I/O errors.
 func (l *Log) Read(o ReadOptions) (Slice, error) {
@@ -70,6 +70,10 @@ func (l *Log) slice(s *segment, b located, limit, before int64, o ReadOptions) (
 		n = max(n, min(b.size, limit-b.pos))
 	}
 	if n <= 0 {
+		return Slice{}, nil
+	}
+	// A reader of thousands of partitions would hold a file of each. It gets the others when it has let go of these.
+	if !o.WholeFirst && s.file.cache.crowded() {
 		return Slice{}, nil
 	}
 	if _, err := s.file.acquire(); err != nil {

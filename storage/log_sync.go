@@ -43,14 +43,23 @@ func (l *Log) syncLocked() (moved bool, err error) {
 	l.syncingSince.Store(since)
 	defer l.syncingSince.Store(0)
 	if err := l.syncSegments(segs); err != nil && !mutant.On(2) {
-		return false, l.fail(err)
+		return false, l.syncFailed(since, err)
 	}
 	if err := l.writeEpochs(); err != nil && !mutant.On(2) {
-		return false, l.fail(err)
+		return false, l.syncFailed(since, err)
 	}
 	l.synced.Store(end)
 	l.keepSnapshot(end, snapshot)
 	return true, nil
+}
+
+// syncFailed takes the log offline, unless the disk was not even asked: then the next sync tries again.
+func (l *Log) syncFailed(since int64, err error) error {
+	if !noDescriptor(err) {
+		return l.fail(err)
+	}
+	l.unsyncedSince.CompareAndSwap(0, since)
+	return err
 }
 
 // snapshotBytes is how much of an active segment is replayed at most, or about, to rebuild the producers after a crash.
@@ -94,7 +103,10 @@ func (l *Log) syncSegments(segs []*segment) error {
 		if err := s.flushIndex(); err != nil { // a cache: it stays in memory, and is completed after a crash
 			l.o.Logger.Warn("index not written", "segment", s.stem, "err", err)
 		}
-		if err := errors.Join(s.sync(), s.syncIndex()); err != nil {
+		if err := s.sync(); err != nil {
+			return err
+		}
+		if err := s.syncIndex(); err != nil {
 			return err
 		}
 	}
