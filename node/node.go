@@ -249,7 +249,7 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 	o := protocol.ServerOptions{
 		APIs: handlers.APIs(), NodeID: int32(n.id), ClusterID: n.ClusterID,
 		MaxFrameBytes: int(c.Network.MaxRequestBytes), MemoryBudget: c.Network.QueuedMaxRequestBytes, IdleTimeout: c.Network.IdleTimeout,
-		MaxConnections: int(c.Network.MaxConnections), MaxConnectionsPerIP: int(c.Network.MaxConnectionsPerIP),
+		MaxConnections: connectionLimit(int(c.Network.MaxConnections), descriptors()), MaxConnectionsPerIP: int(c.Network.MaxConnectionsPerIP),
 		ConnectionsPerIP: perIP(c.Network.PerIPOverrides), Logger: n.log, Registry: n.registry, Poison: n.o.Poison,
 	}
 	for _, l := range c.Listeners {
