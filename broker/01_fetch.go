@@ -104,6 +104,10 @@ func (f *fetch) begin(h *fetchAPI, c *protocol.Call, r *protocol.FetchRequest) {
 // resume reads and answers, or parks (again). It runs on the connection's goroutines: from the handler, and after every
 // wake.
 func (f *fetch) resume() {
+	if f.version <= lastConverted {
+		f.api.converting.begin()
+		defer f.api.converting.end()
+	}
 	f.mu.Lock()
 	reuse := !f.over && f.attempt()
 	f.mu.Unlock()

@@ -55,7 +55,7 @@ func New(o Options) *Broker {
 	hint := leaderHint{set: o.Set}
 	fetches := &fetchAPI{
 		set: o.Set, hint: hint, sessions: newSessionCache(o.SessionSlots, maxSessionPartitions), metrics: m,
-		maxBytes: o.FetchMaxBytes, converting: &conversions{}, check: connectionCheck, pool: &sync.Pool{New: newFetch},
+		maxBytes: o.FetchMaxBytes, converting: newConversions(), check: connectionCheck, pool: &sync.Pool{New: newFetch},
 	}
 	m.watchFetches(fetches)
 	b := &Broker{groups: []handlers{

@@ -115,7 +115,7 @@ func (f *fetch) records(it *fetchItem, out *protocol.FetchPartitionResult) {
 	slice := it.res.Slice // on the heap from here on, until the answer has left
 	it.res.Slice = storage.Slice{}
 	it.part.Sent(int64(slice.Len()))
-	if f.version >= 4 {
+	if f.version > lastConverted {
 		out.Records = &slice
 		return
 	}

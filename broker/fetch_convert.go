@@ -2,6 +2,7 @@ package broker
 
 import (
 	"io"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/karstlog/karst/protocol/batch"
@@ -13,7 +14,19 @@ import (
 const maxConverting = 64 << 20
 
 // conversions is that bound. One conversion may go over it when it is alone, so that a large batch can be served at all.
-type conversions struct{ held atomic.Int64 }
+// It also leaves a processor to clients of this decade, however many old ones there are.
+type conversions struct {
+	held  atomic.Int64
+	turns chan struct{} // has one for each that is at work
+}
+
+func newConversions() *conversions {
+	return &conversions{turns: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)-1))}
+}
+
+// begin waits for a turn, which a conversion keeps for some ten milliseconds; end gives it to the next one.
+func (c *conversions) begin() { c.turns <- struct{}{} }
+func (c *conversions) end()   { <-c.turns }
 
 func (c *conversions) take(bytes int) bool {
 	n := int64(bytes)
@@ -42,6 +55,9 @@ func (m *messageSet) WriteTo(w io.Writer) (int64, error) {
 func (m *messageSet) Append(dst []byte) ([]byte, error) { return append(dst, m.set...), nil }
 
 func (m *messageSet) Release() { m.from.give(len(m.set)) }
+
+// lastConverted is the last version of Fetch whose clients do not know today's batches.
+const lastConverted = 3
 
 // convert makes a message set for a request of version 0 to 3, nil when there is no room for it now: the client asks
 // again. It is bounded by what the client asked for, but for the first batch of a v3 answer, and by the topic's limit for

@@ -83,6 +83,9 @@ func (c *conn) serve() (reason error) {
 			if err := c.waitForRoom(); err != nil {
 				return err
 			}
+			if err := c.ctx.Err(); err != nil { // what has been read of somebody who is gone is not worth the work
+				return err
+			}
 			f, err := c.frames.next()
 			if err != nil {
 				return err
