@@ -69,7 +69,7 @@ func (r *replies) finish(c *Call, p *Parts) {
 	}
 	c.done, c.out = true, p
 	if p != nil {
-		r.mu.bytes += len(p.buf)
+		r.mu.bytes += p.Len()
 	}
 	wake := c == r.mu.head && c != r.mu.serving
 	r.mu.Unlock()
@@ -129,7 +129,7 @@ func (r *replies) takeLocked() (batch *Call, bytes int) {
 		n++
 		if c.out != nil {
 			bytes += c.out.Len()
-			r.mu.bytes -= len(c.out.buf)
+			r.mu.bytes -= c.out.Len()
 		}
 	}
 	if last == nil {
