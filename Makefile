@@ -8,7 +8,7 @@ FUZZTIME ?= 5s
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build run test check lint race fuzz mutants crash bench interop generate clean
+.PHONY: all build run test check lint race fuzz mutants crash ostest bench interop generate clean
 
 all: build
 
@@ -43,6 +43,9 @@ mutants: ## each rule broken on purpose must fail a test
 
 crash: build ## kill -9 under load, again and again; nothing acknowledged may be missing
 	go test -count=1 -v -run TestKill ./test/crash -args -rounds=50
+
+ostest: ## full disks, failing syncs, few descriptors, system calls; as root, with strace
+	go test -count=1 -tags ostest -run TestOS ./test/process
 
 bench: ## the benchmarks beside the code
 	go test -run '^$$' -bench . -benchmem ./...

@@ -188,7 +188,6 @@ func TestOtherDirectoriesServeWithoutTheEmptyOne(t *testing.T) {
 	}
 	b.Start()
 	lost, served := 0, 0
-	cl = client(t, b.Addr)
 	for i := range 4 {
 		topic := fmt.Sprintf("t%d", i)
 		if _, err := os.Stat(filepath.Join(one, topic+"-0")); err != nil {

@@ -83,10 +83,11 @@ type Broker struct {
 	Addr string // for clients
 	HTTP string // for /readyz and /metrics
 
-	t   testing.TB
-	o   Options
-	log *os.File
-	run *process
+	t    testing.TB
+	o    Options
+	log  *os.File
+	from int // where the log of this life begins
+	run  *process
 }
 
 // process is one life of a broker.
@@ -150,14 +151,12 @@ func (b *Broker) Command() *exec.Cmd {
 	return exec.Command("/bin/sh", append(limited, args...)...)
 }
 
-// Set changes the settings of the next start.
-func (b *Broker) Set(settings ...string) { b.o.Settings = settings }
-
 // Launch starts the process and does not wait until it serves.
 func (b *Broker) Launch() {
 	b.t.Helper()
 	cmd := b.Command()
 	cmd.Stdout, cmd.Stderr = b.log, b.log
+	b.from = len(b.Log())
 	if err := cmd.Start(); err != nil {
 		b.t.Fatal(err)
 	}
@@ -174,13 +173,7 @@ func (b *Broker) Start() time.Duration {
 	b.t.Helper()
 	began := time.Now()
 	b.Launch()
-	b.Await("serve clients", func() bool {
-		c, err := net.Dial("tcp", b.Addr)
-		if err == nil {
-			c.Close()
-		}
-		return err == nil
-	})
+	b.Await("serve clients", func() bool { return strings.Contains(b.Log()[b.from:], "ready in") })
 	return time.Since(began)
 }
 
