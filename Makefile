@@ -28,6 +28,7 @@ check: lint test ## what a commit should pass
 
 lint: ## vet, staticcheck, formatting, dead code
 	go vet ./...
+	go vet -tags ostest ./test/process
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); test -z "$$out" || { echo "gofumpt: $$out"; exit 1; }
 	$(TOOL) staticcheck ./...
 	@out=$$($(TOOL) deadcode -test -filter '^github.com/karstlog/karst' ./...); test -z "$$out" || { echo "$$out"; exit 1; }
