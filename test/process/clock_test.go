@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/karstlog/karst"
@@ -125,4 +127,44 @@ func TestRetentionPausesWhenTheClockJumpsForward(t *testing.T) {
 		start, end := offsets(t, cl, "aged")
 		return start == 26 && end == 26
 	})
+}
+
+// Sessions of group members last by the monotonic clock: a step in either direction puts nobody out.
+func TestWallClockStepEndsNoSession(t *testing.T) {
+	var clock stepped
+	b := karsttest.Start(t, karsttest.Clock(clock.now), karsttest.Topic("shared", 1), karsttest.Setting("group.initial.rebalance.delay.ms", "0"))
+	addr := b.Bootstrap()[0]
+	producer := client(t, addr)
+	member := client(t, addr, kgo.ConsumerGroup("steps"), kgo.ConsumeTopics("shared"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.SessionTimeout(30*time.Second), kgo.HeartbeatInterval(20*time.Millisecond), kgo.DisableAutoCommit())
+	use := func(n uint64) (string, int32) {
+		produce(t, producer, "shared", n, n+1, 10)
+		if err := member.PollFetches(within(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := member.CommitUncommittedOffsets(within(t)); err != nil {
+			t.Fatalf("commit %d: %v", n, err)
+		}
+		return member.GroupMetadata()
+	}
+	id, generation := use(0)
+	for n, step := range []time.Duration{time.Hour, -time.Hour, 0} {
+		clock.set(step)
+		// Another group's whole life goes through the same coordinator, and with it its clockwork.
+		other := client(t, addr, kgo.ConsumerGroup("steps-other"), kgo.ConsumeTopics("shared"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		if err := other.PollFetches(within(t)).Err(); err != nil {
+			t.Fatal(err)
+		}
+		other.Close()
+		if i, g := use(uint64(n) + 1); i != id || g != generation {
+			t.Errorf("step %s: member %s of generation %d is now %s of %d", step, id, generation, i, g)
+		}
+	}
+	groups, err := kadm.NewClient(producer).DescribeGroups(within(t), "steps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if g := groups["steps"]; g.State != "Stable" || len(g.Members) != 1 {
+		t.Errorf("the group is %s with %d members, want Stable with one", g.State, len(g.Members))
+	}
 }

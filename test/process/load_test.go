@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -242,4 +243,40 @@ func (w *wire) visit(i int) {
 			_, _ = w.Write(w.frame(fetchRequest("left", 0, 0, 1<<20)))
 		}
 	}
+}
+
+// More clients connect than there are descriptors. Some are refused; the logs can still be written, rolled and synced.
+func TestConnectionsTakeNoDescriptorFromTheLogs(t *testing.T) {
+	b := proc.New(t, proc.Options{Files: 128, Settings: []string{"log.segment.bytes=1048576"}})
+	b.Start()
+	cl := client(t, b.Addr)
+	create(t, cl, "crowd", 100, "karst.durability", "fsync")
+	cl.Close()
+	w := dial(t, b.Addr)
+	w.ask(kmsg.NewPtrApiVersionsRequest())
+	for range 300 {
+		if c, err := net.Dial("tcp", b.Addr); err == nil { // some are reset at once
+			defer c.Close()
+		}
+	}
+	rejected := func() bool { return b.Metric("karst_connection_rejected_total") > 100 }
+	eventually(t, "the refusal of connections", rejected)
+	for n := range uint64(30) {
+		if err := w.produce("crowd", oneRecord(value(n, 100_000))); err != nil {
+			t.Fatalf("record %d: %v", n, err)
+		}
+	}
+	for p := range int32(100) {
+		req := produceRequest("crowd", oneRecord(value(30, 1000)))
+		req.Topics[0].Partitions[0].Partition = p
+		if code := w.ask(req).(*kmsg.ProduceResponse).Topics[0].Partitions[0].ErrorCode; code != 0 {
+			t.Fatalf("partition %d: %v", p, kerr.ErrorForCode(code))
+		}
+	}
+	if status, body := b.Ready(); status != 200 {
+		t.Errorf("readyz says %d %s", status, body)
+	}
+	b.Kill()
+	b.Start()
+	demandNumbers(t, read(t, b.Addr, "crowd"), 31)
 }
