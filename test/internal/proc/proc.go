@@ -257,9 +257,12 @@ func (b *Broker) Log() string {
 	return string(text)
 }
 
+// console asks a broker that may be stuck.
+var console = &http.Client{Timeout: patience}
+
 // Ready asks /readyz: its status, 0 while nobody answers, and its body.
 func (b *Broker) Ready() (int, string) {
-	r, err := http.Get("http://" + b.HTTP + "/readyz")
+	r, err := console.Get("http://" + b.HTTP + "/readyz")
 	if err != nil {
 		return 0, err.Error()
 	}
@@ -271,7 +274,7 @@ func (b *Broker) Ready() (int, string) {
 // Metric is the sum of all series of a metric in /metrics.
 func (b *Broker) Metric(name string) float64 {
 	b.t.Helper()
-	r, err := http.Get("http://" + b.HTTP + "/metrics")
+	r, err := console.Get("http://" + b.HTTP + "/metrics")
 	if err != nil {
 		b.t.Fatal(err)
 	}
