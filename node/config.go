@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/internal/properties"
 	"github.com/karstlog/karst/internal/uuid"
 )
 
@@ -139,13 +140,13 @@ func readProperties(o LoadOptions) ([]setting, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
-	props, err := parseProperties(string(b))
+	props, err := properties.Parse(string(b))
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration %s: %w", o.File, err)
 	}
 	var out []setting
 	for _, p := range props {
-		out = append(out, setting{p.name, p.value, fmt.Sprintf("%s:%d", filepath.Base(o.File), p.line)})
+		out = append(out, setting{p.Name, p.Value, fmt.Sprintf("%s:%d", filepath.Base(o.File), p.Line)})
 	}
 	return out, nil
 }

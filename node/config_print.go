@@ -33,7 +33,7 @@ func (l *Loaded) Print(w io.Writer, all bool) error {
 	return nil
 }
 
-// escapeValue writes a value so that parseProperties reads it back.
+// escapeValue writes a value so that properties.Parse reads it back.
 func escapeValue(v string) string {
 	var b []byte
 	for i := range len(v) {

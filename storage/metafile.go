@@ -3,12 +3,12 @@ package storage
 import (
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/karstlog/karst/internal/properties"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/internal/vfs"
 )
@@ -152,105 +152,23 @@ func parseMetaProperties(b []byte) (MetaProperties, error) {
 	return m, nil
 }
 
-// parseProperties reads the format of java.util.Properties, as far as Kafka's tools and an editor produce it: comments,
-// key and value divided by =, : or white space, lines continued by a backslash, escapes. A key that comes twice is refused.
+// parseProperties refuses what is not text, and a key that comes twice.
 func parseProperties(b []byte) (map[string]string, error) {
 	if !utf8.Valid(b) {
 		return nil, fmt.Errorf("not text")
 	}
-	ps := map[string]string{}
-	lines := strings.Split(strings.ReplaceAll(strings.ReplaceAll(string(b), "\r\n", "\n"), "\r", "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		line := strings.TrimLeft(lines[i], " \t\f")
-		if line == "" || line[0] == '#' || line[0] == '!' {
-			continue
+	list, err := properties.Parse(string(b))
+	if err != nil {
+		return nil, err
+	}
+	ps := make(map[string]string, len(list))
+	for _, p := range list {
+		if _, twice := ps[p.Name]; twice {
+			return nil, fmt.Errorf("%q is there twice", p.Name)
 		}
-		for continued(line) && i+1 < len(lines) {
-			i++
-			line = line[:len(line)-1] + strings.TrimLeft(lines[i], " \t\f")
-		}
-		k, v, err := splitProperty(line)
-		if err != nil {
-			return nil, err
-		}
-		if _, twice := ps[k]; twice {
-			return nil, fmt.Errorf("%q is there twice", k)
-		}
-		ps[k] = v
+		ps[p.Name] = p.Value
 	}
 	return ps, nil
-}
-
-// continued tells whether a line ends with an odd number of backslashes.
-func continued(line string) bool {
-	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
-}
-
-func splitProperty(line string) (key, value string, err error) {
-	end := 0
-	for end < len(line) && !strings.ContainsRune("=: \t\f", rune(line[end])) {
-		if line[end] == '\\' {
-			end++
-		}
-		end++
-	}
-	end = min(end, len(line))
-	rest := strings.TrimLeft(line[end:], " \t\f")
-	if rest != "" && (rest[0] == '=' || rest[0] == ':') {
-		rest = strings.TrimLeft(rest[1:], " \t\f")
-	}
-	if key, err = unescapeProperty(line[:end]); err != nil {
-		return "", "", err
-	}
-	value, err = unescapeProperty(rest)
-	return key, value, err
-}
-
-func unescapeProperty(s string) (string, error) {
-	if !strings.Contains(s, `\`) {
-		return s, nil
-	}
-	var b strings.Builder
-	var units []uint16 // of \uXXXX escapes in a row, which may be surrogate pairs
-	flush := func() {
-		b.WriteString(string(utf16.Decode(units)))
-		units = units[:0]
-	}
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			flush()
-			b.WriteByte(s[i])
-			continue
-		}
-		i++
-		if s[i] == 'u' {
-			if len(s)-i < 5 {
-				return "", fmt.Errorf("escape %.10q is cut off", s[i-1:])
-			}
-			u, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
-			if err != nil {
-				return "", fmt.Errorf("escape %.10q is not hexadecimal", s[i-1:])
-			}
-			units = append(units, uint16(u))
-			i += 4
-			continue
-		}
-		flush()
-		switch s[i] {
-		case 't':
-			b.WriteByte('\t')
-		case 'n':
-			b.WriteByte('\n')
-		case 'r':
-			b.WriteByte('\r')
-		case 'f':
-			b.WriteByte('\f')
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	flush()
-	return b.String(), nil
 }
 
 func escapeProperty(s string) string {

@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/urfave/cli/v2"
+
+	javaproperties "github.com/karstlog/karst/internal/properties"
 )
 
 const defaultBootstrap = "localhost:9092"
@@ -184,14 +186,14 @@ func (s *session) loadProperties(c *cli.Context) (*properties, error) {
 		if err != nil {
 			return nil, usage("--command-config: %s", err)
 		}
-		lines, err := parseProperties(b)
+		lines, err := javaproperties.Parse(string(b))
 		if err != nil {
 			return nil, usage("--command-config %s: %s", file, err)
 		}
 		for _, l := range lines {
-			p.values[l.key] = l.value
-			if _, known := clientProperties[l.key]; !known && !foreignProperty(l.key) {
-				s.say("%s %s: unknown property %s%s", s.paint("33", "warning:"), file, l.key, didYouMean(l.key, propertyNames()))
+			p.values[l.Name] = strings.TrimRight(l.Value, " \t") // Java keeps blanks at the end; nobody means them
+			if _, known := clientProperties[l.Name]; !known && !foreignProperty(l.Name) {
+				s.say("%s %s: unknown property %s%s", s.paint("33", "warning:"), file, l.Name, didYouMean(l.Name, propertyNames()))
 			}
 		}
 	}

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
-	"fmt"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -273,94 +271,4 @@ func (p *properties) verification(c *tls.Config) {
 		_, err := cs.PeerCertificates[0].Verify(o)
 		return err
 	}
-}
-
-// property is one entry of a properties file.
-type property struct {
-	key, value string
-	line       int // where it begins, from 1
-}
-
-// parseProperties reads the format of java.util.Properties: comments with # or !, continuation by a backslash, keys ended
-// by =, : or a blank, escapes.
-func parseProperties(b []byte) ([]property, error) {
-	var out []property
-	lines := strings.Split(strings.ReplaceAll(string(b), "\r\n", "\n"), "\n")
-	for i := 0; i < len(lines); i++ {
-		start := i + 1
-		line := strings.TrimLeft(lines[i], " \t\f")
-		if line == "" || line[0] == '#' || line[0] == '!' {
-			continue
-		}
-		for endsInBackslash(line) && i+1 < len(lines) {
-			i++
-			line = line[:len(line)-1] + strings.TrimLeft(lines[i], " \t\f")
-		}
-		key, value := splitProperty(line)
-		k, err := unescapeProperty(key)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", start, err)
-		}
-		v, err := unescapeProperty(value)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", start, err)
-		}
-		out = append(out, property{k, strings.TrimRight(v, " \t"), start})
-	}
-	return out, nil
-}
-
-func endsInBackslash(s string) bool {
-	return (len(s)-len(strings.TrimRight(s, `\`)))%2 == 1
-}
-
-func splitProperty(line string) (key, value string) {
-	end := len(line)
-	for i := 0; i < len(line); i++ {
-		if line[i] == '\\' {
-			i++
-		} else if strings.IndexByte("=: \t\f", line[i]) >= 0 {
-			end = i
-			break
-		}
-	}
-	key, value = line[:end], strings.TrimLeft(line[end:], " \t\f")
-	if value != "" && (value[0] == '=' || value[0] == ':') {
-		value = strings.TrimLeft(value[1:], " \t\f")
-	}
-	return key, value
-}
-
-func unescapeProperty(s string) (string, error) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			b.WriteByte(s[i])
-			continue
-		}
-		i++
-		switch s[i] {
-		case 't':
-			b.WriteByte('\t')
-		case 'n':
-			b.WriteByte('\n')
-		case 'r':
-			b.WriteByte('\r')
-		case 'f':
-			b.WriteByte('\f')
-		case 'u':
-			if len(s) < i+5 {
-				return "", fmt.Errorf("malformed \\u escape")
-			}
-			n, err := strconv.ParseUint(s[i+1:i+5], 16, 16)
-			if err != nil {
-				return "", fmt.Errorf("malformed \\u escape")
-			}
-			b.WriteRune(rune(n))
-			i += 4
-		default:
-			b.WriteByte(s[i])
-		}
-	}
-	return b.String(), nil
 }

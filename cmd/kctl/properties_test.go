@@ -5,42 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
-
-// TestPropertiesFilesAreJavas: the results are what java.util.Properties gives for the same bytes.
-func TestPropertiesFilesAreJavas(t *testing.T) {
-	in := "# comment\n! another\n\na=1\n b : 2\nc 3\nd=one\\\n   two\ne\\=f=g\\:h\nempty=\nalone\nu=\\u00e9\\t|\ntrail=x\\\\\npath=c:\\\\dir\r\nlast=z"
-	want := []property{
-		{"a", "1", 4},
-		{"b", "2", 5},
-		{"c", "3", 6},
-		{"d", "onetwo", 7},
-		{"e=f", "g:h", 9},
-		{"empty", "", 10},
-		{"alone", "", 11},
-		{"u", "é\t|", 12},
-		{"trail", `x\`, 13},
-		{"path", `c:\dir`, 14},
-		{"last", "z", 15},
-	}
-	got, err := parseProperties([]byte(in))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(property{})); d != "" {
-		t.Error(d)
-	}
-	if _, err := parseProperties([]byte(`a=\u12`)); err == nil {
-		t.Error("a broken escape was accepted")
-	}
-}
-
-func FuzzProperties(f *testing.F) {
-	f.Add([]byte("a=1\nb\\\n  c:2\n#x\n"))
-	f.Fuzz(func(t *testing.T, b []byte) { _, _ = parseProperties(b) })
-}
 
 func TestSecurityPropertiesBecomeOptions(t *testing.T) {
 	dir := t.TempDir()

@@ -112,7 +112,7 @@ func (r rule) allows(pkg string) bool {
 		return true
 	}
 	switch pkg { // every package may use the small internal ones
-	case "internal/uuid", "internal/mutant", "internal/vfs":
+	case "internal/uuid", "internal/mutant", "internal/vfs", "internal/properties":
 		return true
 	}
 	return false

@@ -1,4 +1,6 @@
-package node
+// Package properties reads Java's properties format, in which Apache Kafka writes its settings, its clients' settings and
+// meta.properties.
+package properties
 
 import (
 	"fmt"
@@ -8,21 +10,21 @@ import (
 	"unicode/utf8"
 )
 
-// property is one entry of a properties file.
-type property struct {
-	name, value string
-	line        int // of its first character, from 1
+// Property is one entry of a file.
+type Property struct {
+	Name, Value string
+	Line        int // of its first character, from 1
 }
 
-// parseProperties reads Java's properties format, in which Kafka's files are written: comments with # or !, names that
+// Parse reads a file: comments with # or !, names that
 // end at '=', ':' or a blank, lines continued by a backslash, escapes \t \n \r \f \uXXXX, any other escaped character
 // standing for itself. The text is UTF-8, where Java takes ISO 8859-1; both agree on ASCII. Entries come in the order of
 // the file; a name that is there twice is returned twice.
-func parseProperties(text string) ([]property, error) {
-	var out []property
-	r := propertyReader{rest: strings.TrimPrefix(text, "\ufeff")}
+func Parse(text string) ([]Property, error) {
+	var out []Property
+	r := reader{rest: strings.TrimPrefix(text, "\ufeff")}
 	for r.next() {
-		name, value := splitProperty(r.logical)
+		name, value := split(r.logical)
 		n, err := unescape(name)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", r.start, err)
@@ -31,13 +33,13 @@ func parseProperties(text string) ([]property, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", r.start, err)
 		}
-		out = append(out, property{name: n, value: v, line: r.start})
+		out = append(out, Property{Name: n, Value: v, Line: r.start})
 	}
 	return out, nil
 }
 
-// propertyReader joins the lines of a file into logical ones.
-type propertyReader struct {
+// reader joins the lines of a file into logical ones.
+type reader struct {
 	rest    string
 	line    int // the last one taken
 	start   int // of the logical line
@@ -45,7 +47,7 @@ type propertyReader struct {
 }
 
 // next reads the next logical line that is neither empty nor a comment.
-func (r *propertyReader) next() bool {
+func (r *reader) next() bool {
 	for r.rest != "" {
 		s := r.natural()
 		if s == "" || s[0] == '#' || s[0] == '!' {
@@ -69,7 +71,7 @@ func (r *propertyReader) next() bool {
 }
 
 // natural takes one line, without its end (\n, \r or both) and the blanks before it.
-func (r *propertyReader) natural() string {
+func (r *reader) natural() string {
 	r.line++
 	i := strings.IndexAny(r.rest, "\r\n")
 	s := r.rest
@@ -93,8 +95,8 @@ func continued(s string) bool {
 	return n%2 == 1
 }
 
-// splitProperty splits a logical line, still escaped, at the first bare '=', ':' or blank.
-func splitProperty(s string) (name, value string) {
+// split splits a logical line, still escaped, at the first bare '=', ':' or blank.
+func split(s string) (name, value string) {
 	i := 0
 	for i < len(s) && !strings.ContainsRune("=:"+blanks, rune(s[i])) {
 		if s[i] == '\\' {
