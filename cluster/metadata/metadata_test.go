@@ -293,6 +293,8 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 		f.Add(b.Bytes())
 	}
+	f.Add([]byte("KRSTMETA\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe0"))             // a length that overflows
+	f.Add([]byte("KRSTMETA\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe\xfe0")) // one that does not end
 	f.Fuzz(func(t *testing.T, b []byte) {
 		im, err := ReadSnapshot(bytes.NewReader(b))
 		if err != nil {

@@ -142,9 +142,28 @@ func (s *snapshotReader) read() (*Image, error) {
 	}
 }
 
+// length reads a varint. binary.ReadUvarint does not tell one that is too long from an error of the reader.
+func (s *snapshotReader) length() (uint64, error) {
+	var b [binary.MaxVarintLen64]byte
+	for i := range b {
+		c, err := s.r.ReadByte()
+		if err != nil {
+			return 0, err
+		}
+		b[i] = c
+		if c < 0x80 {
+			if n, size := binary.Uvarint(b[:i+1]); size > 0 {
+				return n, nil
+			}
+			break
+		}
+	}
+	return 0, &CorruptError{"length of a record is no number of 64 bits"}
+}
+
 // next reads one record. Memory grows with what is there, not with what a length promises.
 func (s *snapshotReader) next() (*PbSnapshotRecord, error) {
-	size, err := binary.ReadUvarint(s.r)
+	size, err := s.length()
 	if err != nil {
 		return nil, err
 	}
