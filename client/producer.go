@@ -64,6 +64,7 @@ type Producer struct {
 	packed *kgo.Client
 	plain  *kgo.Client // for topics that are not in compressed.topics; nil: there are none
 	topics []string    // compressed.topics
+	limit  time.Duration
 }
 
 // NewProducer makes a producer. It does not wait for a broker: the first Send finds out whether one answers.
@@ -72,7 +73,7 @@ func NewProducer(o ProducerOptions) (*Producer, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Producer{topics: slices.Clone(o.CompressedTopics)}
+	p := &Producer{topics: slices.Clone(o.CompressedTopics), limit: cmp.Or(o.DeliveryTimeout, 2*time.Minute)}
 	codec := slices.Concat(opts, []kgo.Opt{kgo.ProducerBatchCompression(o.Compression.codec())}, o.Extra)
 	if p.packed, err = kgo.NewClient(codec...); err != nil {
 		return nil, err
@@ -99,7 +100,7 @@ func (o ProducerOptions) opts() ([]kgo.Opt, error) {
 		kgo.SeedBrokers(o.Bootstrap...), kgo.ClientID(cmp.Or(o.ClientID, "karst")),
 		kgo.RecordPartitioner(o.Partitioner),
 		kgo.ProducerLinger(o.Linger),
-		kgo.RecordDeliveryTimeout(cmp.Or(o.DeliveryTimeout, 2*time.Minute)),
+		kgo.AllowIdempotentProduceCancellation(), // DeliveryTimeout is a context's
 		kgo.ProduceRequestTimeout(cmp.Or(o.RequestTimeout, 30*time.Second)),
 		kgo.ProducerBatchMaxBytes(int32(cmp.Or(o.BatchBytes, 1<<20))),
 		kgo.MaxBufferedRecords(cmp.Or(o.BufferMax, 10_000)),
@@ -139,12 +140,14 @@ func (c Compression) codec() kgo.CompressionCodec {
 // Send writes records and waits until all are acknowledged. It returns the first error; records after one that failed may
 // have been written. Many records in one call travel together.
 func (p *Producer) Send(ctx context.Context, records ...*Record) error {
+	ctx, cancel := context.WithTimeout(ctx, p.limit) // franz-go's own limit counts from the record's timestamp, which may be old
+	defer cancel()
 	if p.plain == nil {
 		return p.packed.ProduceSync(ctx, records...).FirstErr()
 	}
 	errs := make(chan error, len(records))
 	for _, r := range records {
-		p.SendAsync(ctx, r, func(_ *Record, err error) { errs <- err })
+		p.of(r).Produce(ctx, r, func(_ *Record, err error) { errs <- err })
 	}
 	var first error
 	for range records {
@@ -158,7 +161,13 @@ func (p *Producer) Send(ctx context.Context, records ...*Record) error {
 // SendAsync hands a record over and returns; it waits only while BufferMax records are on their way. done is called once,
 // when the record is acknowledged or given up; it may be nil and must not block. ctx ends a record that was not sent yet.
 func (p *Producer) SendAsync(ctx context.Context, r *Record, done func(*Record, error)) {
-	p.of(r).Produce(ctx, r, done)
+	ctx, cancel := context.WithTimeout(ctx, p.limit)
+	p.of(r).Produce(ctx, r, func(r *Record, err error) {
+		cancel()
+		if done != nil {
+			done(r, err)
+		}
+	})
 }
 
 // of is the client that packs a record's topic as asked for.
