@@ -26,7 +26,7 @@ const (
 	// suspicion probes without an answer make a suspect dead; Lifeguard lengthens this on a machine that is slow itself.
 	suspicion         = 4
 	suspicionMostMult = 4
-	gossipInterval    = 100 * time.Millisecond
+	gossipInterval    = 50 * time.Millisecond
 	pushPullInterval  = 10 * time.Second
 	// A dead member is forgotten after half a minute and never dialled again, so brokers that should be there and are not are
 	// dialled again at this interval: after a cut network heals, gossip does.
@@ -253,12 +253,15 @@ func (g *Gossip) publish(ctx context.Context) {
 // Meta is what the others know of this process.
 func (g *Gossip) Meta() Meta { return g.view.getOwn() }
 
-// Leave tells the others that this process goes on purpose. Run is to be ended after it.
-func (g *Gossip) Leave() error {
+// Leave tells the others that this process goes on purpose, and waits for a moment until some know. Run is to be ended
+// after it.
+func (g *Gossip) Leave() {
 	m := g.Meta()
 	m.Leaving = true
 	g.view.setOwn(m)
-	return errors.Join(g.list.UpdateNode(leaveTimeout), g.list.Leave(leaveTimeout))
+	if err := errors.Join(g.list.UpdateNode(leaveTimeout), g.list.Leave(leaveTimeout)); err != nil {
+		g.o.Logger.Debug("gossip: left before everybody was told", "err", err)
+	}
 }
 
 func splitAddr(addr string) (host string, port int, err error) {

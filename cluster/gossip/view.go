@@ -115,19 +115,33 @@ func (v *view) admit(n *memberlist.Node) error {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.mu.own.ClusterID.IsZero() || m.ClusterID.IsZero() || m.ClusterID == v.mu.own.ClusterID {
+	cluster := v.clusterLocked()
+	if cluster.IsZero() || m.ClusterID.IsZero() || m.ClusterID == cluster {
 		if _, known := v.mu.present[n.Name]; !known && len(v.mu.present) >= maxMembers {
 			return fmt.Errorf("more than %d members", maxMembers)
 		}
 		return nil
 	}
-	refusal := &ForeignClusterError{Own: v.mu.own.ClusterID, Other: m.ClusterID, Member: m}
+	refusal := &ForeignClusterError{Own: cluster, Other: m.ClusterID, Member: m}
 	v.mu.refused = refusal
 	if !v.mu.foreign[m.ClusterID] && len(v.mu.foreign) < 64 {
 		v.mu.foreign[m.ClusterID] = true
 		v.push(event{member: Member{Meta: m}}) // said by deliver: a logger may block
 	}
 	return refusal
+}
+
+// clusterLocked is the cluster that this process belongs to, or whose members it has met.
+func (v *view) clusterLocked() uuid.UUID {
+	if !v.mu.own.ClusterID.IsZero() {
+		return v.mu.own.ClusterID
+	}
+	for _, m := range v.mu.present { // all that have one have the same
+		if !m.ClusterID.IsZero() {
+			return m.ClusterID
+		}
+	}
+	return uuid.UUID{}
 }
 
 // NotifyMerge is part of memberlist.MergeDelegate.
@@ -215,7 +229,7 @@ func (v *view) deliver(ctx context.Context) {
 		}
 		v.mu.Lock()
 		events := v.mu.events
-		own := v.mu.own.ClusterID
+		own := v.clusterLocked()
 		v.mu.events = nil
 		v.mu.Unlock()
 		for _, e := range events {
