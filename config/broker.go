@@ -69,6 +69,20 @@ type Storage struct {
 	ProducerExpiry         time.Duration // producer.id.expiration.ms
 	DiskStall              time.Duration // karst.disk.stall.ms: a write that takes longer is reported; 0: never
 	DiskReserve            Reserve       // karst.disk.reserve
+	Cordoned               []string      // cordoned.log.dirs
+	Cleaner                Cleaner
+	ScrubInterval          time.Duration // karst.scrub.interval.ms
+	ScrubBytesPerSecond    int64         // karst.scrub.bytes.per.second; 0: no scrubbing
+}
+
+// Cleaner says how compacted logs are worked on.
+type Cleaner struct {
+	Enable         bool          // log.cleaner.enable
+	Threads        int           // log.cleaner.threads
+	DedupeBytes    int64         // log.cleaner.dedupe.buffer.size, of all threads together
+	LoadFactor     float64       // log.cleaner.io.buffer.load.factor
+	BytesPerSecond float64       // log.cleaner.io.max.bytes.per.second, of all threads together
+	Backoff        time.Duration // log.cleaner.backoff.ms
 }
 
 // Fetch bounds answers to Fetch.

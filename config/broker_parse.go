@@ -179,6 +179,16 @@ func (p *brokerParser) storage() Storage {
 		ProducerExpiry:         p.duration("producer.id.expiration.ms"),
 		DiskStall:              p.duration("karst.disk.stall.ms"),
 	}
+	s.Cordoned = p.list("cordoned.log.dirs")
+	s.Cleaner = Cleaner{
+		Enable:         p.bool("log.cleaner.enable"),
+		Threads:        int(p.int32("log.cleaner.threads")),
+		DedupeBytes:    p.int64("log.cleaner.dedupe.buffer.size"),
+		LoadFactor:     p.float("log.cleaner.io.buffer.load.factor"),
+		BytesPerSecond: p.float("log.cleaner.io.max.bytes.per.second"),
+		Backoff:        p.duration("log.cleaner.backoff.ms"),
+	}
+	s.ScrubInterval, s.ScrubBytesPerSecond = p.duration("karst.scrub.interval.ms"), p.int64("karst.scrub.bytes.per.second")
 	s.DiskReserve, _ = ParseReserve(p.string("karst.disk.reserve")) // checked already
 	return s
 }

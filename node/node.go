@@ -203,6 +203,8 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 		RetentionInterval: c.Storage.RetentionCheckInterval, Stall: c.Storage.DiskStall, Reserve: reserve(c.Storage.DiskReserve),
 		OnSynced:              func(l *storage.Log, _ int64) { n.set.Synced(l) },
 		HighWatermarkInterval: c.Storage.HighWatermarkInterval, RecoveryPointInterval: c.Storage.RecoveryPointInterval,
+		Cleaner: cleaner(c.Storage.Cleaner), Cordoned: c.Storage.Cordoned, Ballast: 16 << 20,
+		Scrub: storage.ScrubOptions{Interval: c.Storage.ScrubInterval, BytesPerSecond: c.Storage.ScrubBytesPerSecond},
 	})
 	if err != nil {
 		return err
@@ -215,6 +217,16 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 	})
 	parts.start("log directories", dirs.Run, nil)
 	return nil
+}
+
+func cleaner(c config.Cleaner) storage.CleanerOptions {
+	o := storage.CleanerOptions{
+		Threads: c.Threads, DedupeBytes: c.DedupeBytes, LoadFactor: c.LoadFactor, BytesPerSecond: c.BytesPerSecond, Backoff: c.Backoff,
+	}
+	if !c.Enable {
+		o.Threads = 0
+	}
+	return o
 }
 
 func reserve(r config.Reserve) storage.DiskReserve {

@@ -51,9 +51,20 @@ type DirsOptions struct {
 	Stall                 time.Duration // karst.disk.stall.ms: a write or sync that takes longer gives the directory up; 0 never
 	Reserve               DiskReserve   // karst.disk.reserve
 	StrayKeep             time.Duration // how long the log of an unknown partition is kept; 0 is 7 days
+	Cordoned              []string      // cordoned.log.dirs: paths that get no new logs
+	// Ballast is the size of a file in each directory that is given up when the disk is all but full, so that the
+	// checkpoints and what else must be written finds room; 0 is none.
+	Ballast int64
+
+	Cleaner CleanerOptions // of compacted logs
+	Scrub   ScrubOptions   // re-reads what lies on disk
 
 	// OnSynced is called, without locks, after a sync of a log, with the end that is now on disk.
 	OnSynced func(l *Log, end int64)
+	// OnDamaged is called, without locks, when the scrubber or the cleaner found bytes in a log that are not what was
+	// written: once for each log, until it is rebuilt (TruncateAll) or opened again. A leader resigns and a follower
+	// rebuilds; nil only reports it.
+	OnDamaged func(l *Log, d Damage)
 }
 
 // DiskReserve is what stays free on a disk: appends are refused before it is used. Percent of the disk's size, but at

@@ -21,6 +21,10 @@ type Config struct {
 	RetentionBytes     int64         // retention.bytes: -1 for no bound
 	RetentionAge       time.Duration // retention.ms: negative for no bound
 	Delete, Compact    bool          // cleanup.policy; old segments are deleted only with Delete
+	MinDirtyRatio      float64       // min.cleanable.dirty.ratio: share of the log that must be uncleaned before it is compacted
+	MinCompactionLag   time.Duration // min.compaction.lag.ms: younger records are left alone
+	MaxCompactionLag   time.Duration // max.compaction.lag.ms: older ones are compacted whatever the ratio; 0 for no bound
+	DeleteRetention    time.Duration // delete.retention.ms: how long tombstones and markers stay after their first cleaning
 	FlushMessages      int64         // flush.messages: an append that leaves this many unsynced syncs; 0 never
 	FlushInterval      time.Duration // flush.ms: Tend syncs what is older; 0 never
 	Fsync              bool          // karst.durability=fsync: what counts for the high watermark is SyncedEnd
@@ -42,6 +46,7 @@ func DefaultConfig() Config {
 	return Config{
 		SegmentBytes: defaultSegmentBytes, SegmentIndexBytes: defaultIndexBytes, IndexIntervalBytes: defaultIndexInterval,
 		SegmentAge: 7 * 24 * time.Hour, RetentionBytes: -1, RetentionAge: 7 * 24 * time.Hour, Delete: true,
+		MinDirtyRatio: 0.5, DeleteRetention: 24 * time.Hour,
 		FileDeleteDelay: time.Minute, ProducerExpiry: 24 * time.Hour, MaxProducers: defaultMaxProducers,
 	}
 }
@@ -62,6 +67,9 @@ func (c Config) filled() *Config {
 	}
 	if c.RetentionBytes == 0 && c.RetentionAge == 0 {
 		c.RetentionBytes, c.RetentionAge = -1, -1
+	}
+	if c.MaxCompactionLag <= 0 {
+		c.MaxCompactionLag = math.MaxInt64
 	}
 	if c.ProducerExpiry <= 0 {
 		c.ProducerExpiry = 24 * time.Hour
