@@ -33,11 +33,19 @@ type API struct {
 func Route[R kmsg.Request](minVersion, maxVersion int16, serve func(*Call, R)) API {
 	var zero R
 	key := zero.Key()
-	return API{Key: key, Min: minVersion, Max: maxVersion, Serve: func(c *Call) {
+	return RouteNew(key, minVersion, maxVersion, func() R {
 		req, ok := kmsg.RequestForKey(key).(R)
 		if !ok {
 			panic(fmt.Sprintf("protocol: kmsg has no request for key %d", key))
 		}
+		return req
+	}, serve)
+}
+
+// RouteNew is Route for requests that kmsg does not know: newRequest makes an empty one.
+func RouteNew[R kmsg.Request](key, minVersion, maxVersion int16, newRequest func() R, serve func(*Call, R)) API {
+	return API{Key: key, Min: minVersion, Max: maxVersion, Serve: func(c *Call) {
+		req := newRequest()
 		if err := c.decode(req); err != nil {
 			c.Fail(err)
 			return

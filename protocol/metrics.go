@@ -41,41 +41,45 @@ type listenerMetrics struct {
 }
 
 func newMetrics(s *Server) *metrics {
+	prefix := "karst_"
+	if s.opts.Internal {
+		prefix = "karst_internal_"
+	}
 	m := &metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_requests_total", Help: "Requests that have ended, by API and version.",
+			Name: prefix + "requests_total", Help: "Requests that have ended, by API and version.",
 		}, []string{"api", "version"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "karst_request_seconds", Help: "From the request's last byte to the answer's, time parked included.",
+			Name: prefix + "request_seconds", Help: "From the request's last byte to the answer's, time parked included.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 4, 11),
 		}, []string{"api"}),
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_request_bytes", Help: "Bytes of requests (in) and answers (out).",
+			Name: prefix + "request_bytes", Help: "Bytes of requests (in) and answers (out).",
 		}, []string{"api", "dir"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "karst_requests_inflight", Help: "Requests whose answer has not left.",
+			Name: prefix + "requests_inflight", Help: "Requests whose answer has not left.",
 		}),
 		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "karst_connections", Help: "Open connections.",
+			Name: prefix + "connections", Help: "Open connections.",
 		}, []string{"listener"}),
 		accepted: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_connections_total", Help: "Connections by what became of them: accepted, rejected, failed.",
+			Name: prefix + "connections_total", Help: "Connections by what became of them: accepted, rejected, failed.",
 		}, []string{"listener", "result"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_connection_rejected_total", Help: "Connections reset because a limit was reached.",
+			Name: prefix + "connection_rejected_total", Help: "Connections reset because a limit was reached.",
 		}, []string{"reason"}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "karst_protocol_connections_ended_total", Help: "Connections that have ended, by reason.",
+			Name: prefix + "protocol_connections_ended_total", Help: "Connections that have ended, by reason.",
 		}, []string{"reason"}),
 	}
 	m.collectors = []prometheus.Collector{
 		m.requests, m.seconds, m.bytes, m.inFlight, m.open, m.accepted, m.rejected, m.ended,
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "karst_protocol_frame_bytes", Help: "Memory that requests hold, of the budget.",
+			Name: prefix + "protocol_frame_bytes", Help: "Memory that requests hold, of the budget.",
 		},
 			func() float64 { return float64(s.budget.used.Load()) }),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "karst_protocol_frame_waiting", Help: "Connections that wait for memory to read a request.",
+			Name: prefix + "protocol_frame_waiting", Help: "Connections that wait for memory to read a request.",
 		},
 			func() float64 { return float64(s.budget.waiting.Load()) }),
 	}

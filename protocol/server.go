@@ -44,6 +44,10 @@ type ServerOptions struct {
 
 	SendBufferBytes, ReceiveBufferBytes int // of sockets; 0: the system decides and adapts
 
+	// Internal says that brokers are served, not clients: the table is not held against the facts about Kafka's APIs.
+	// The metrics of such a server have names of their own; pass the same Registry.
+	Internal bool
+
 	Logger   *slog.Logger          // nil: discarded
 	Registry prometheus.Registerer // nil: none
 	Poison   bool                  // overwrite frames that are released, so that tests catch who still reads them
@@ -111,10 +115,13 @@ func NewServer(o ServerOptions) (*Server, error) {
 	s.bigBodies = make(chan struct{}, 1)
 	s.budget = newBudget(o.MemoryBudget)
 	s.buffers = newBuffers(s.budget, o.Poison)
-	if err := checkServed(o.APIs); err != nil {
+	var err error
+	if !o.Internal {
+		err = checkServed(o.APIs)
+	}
+	if err != nil {
 		return nil, err
 	}
-	var err error
 	if s.table, err = newTable(append([]API{s.apiVersions()}, o.APIs...)); err != nil {
 		return nil, err
 	}

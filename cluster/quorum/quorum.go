@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/uuid"
 )
 
 const (
@@ -44,9 +45,16 @@ type Options struct {
 	// Dir holds raft.db, snapshots/ and server-id. Empty: everything is in memory and gone with the process.
 	Dir string
 	// LocalID is this node's id. A directory that belongs to another id is refused.
-	LocalID  metadata.BrokerID
-	Logger   *slog.Logger
-	Registry prometheus.Registerer // nil: metrics are not registered
+	LocalID metadata.BrokerID
+	// DirID makes LocalID the server's id, see ServerID, when the directory has none yet. Zero: it is drawn.
+	DirID uuid.UUID
+	// Network connects the servers. Nil: this node is the only one, for good.
+	Network *Network
+	// Bootstrap is the first configuration, written when the directory is empty. Nil without Network: this node alone.
+	// Nil with Network: none is written, this node waits until a leader adds it.
+	Bootstrap []Server
+	Logger    *slog.Logger
+	Registry  prometheus.Registerer // nil: metrics are not registered
 	// Fatal is called once, from any goroutine, when this node must not go on: its log is damaged or its disk does not
 	// come back. Run returns the same error, but a process stuck in I/O may not get that far.
 	Fatal func(error)
