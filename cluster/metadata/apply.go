@@ -40,6 +40,18 @@ func (im *Image) apply(c Command) (Delta, error) {
 		return im.setConfigs(c)
 	case AllocateProducerIDs:
 		return im.allocateProducerIDs(c)
+	case InitTxn:
+		return im.initTxn(c)
+	case AddToTxn:
+		return im.addToTxn(c)
+	case PrepareTxn:
+		return im.prepareTxn(c)
+	case CompleteTxn:
+		return im.completeTxn(c)
+	case ForgetTxn:
+		return im.forgetTxn(c)
+	case SyncTxns:
+		return Delta{}, nil
 	}
 	return Delta{}, refuse("unknown command %T", c)
 }

@@ -20,11 +20,12 @@ type Delta struct {
 	Brokers   []BrokerID // registered or changed
 	Configs   []Resource
 	ClusterID bool
+	Txns      bool // some transactional id: for what goes by the image's index
 }
 
 // IsEmpty tells that nothing changed.
 func (d Delta) IsEmpty() bool {
-	return len(d.Topics) == 0 && len(d.Brokers) == 0 && len(d.Configs) == 0 && !d.ClusterID
+	return len(d.Topics) == 0 && len(d.Brokers) == 0 && len(d.Configs) == 0 && !d.ClusterID && !d.Txns
 }
 
 // Merge is the change from before d to after next.
@@ -46,6 +47,7 @@ type Merger struct {
 	configs   []Resource
 	configAt  map[Resource]struct{}
 	clusterID bool
+	txns      bool
 }
 
 // Add puts the next delta behind those that were added.
@@ -71,6 +73,7 @@ func (m *Merger) Add(d Delta) {
 		}
 	}
 	m.clusterID = m.clusterID || d.ClusterID
+	m.txns = m.txns || d.Txns
 }
 
 func (m *Merger) addTopic(t TopicChange) {
@@ -103,7 +106,7 @@ func (m *Merger) Take() Delta {
 	if m.dropped > 0 {
 		m.compact()
 	}
-	d := Delta{Topics: m.topics, Brokers: m.brokers, Configs: m.configs, ClusterID: m.clusterID}
+	d := Delta{Topics: m.topics, Brokers: m.brokers, Configs: m.configs, ClusterID: m.clusterID, Txns: m.txns}
 	*m = Merger{}
 	return d
 }
@@ -139,6 +142,7 @@ func Diff(from, to *Image) Delta {
 		}
 	}
 	d.ClusterID = from.clusterID != to.clusterID
+	d.Txns = from.txns != to.txns && !sameTxns(from, to)
 	return d
 }
 

@@ -6,4 +6,4 @@
 // an error and changes nothing.
 package metadata
 
-//go:generate sh -c "protoc -I. --plugin=protoc-gen-go=$(go tool -modfile=../../internal/tools/go.mod -n protoc-gen-go) --go_out=. --go_opt=paths=source_relative metadata.proto"
+//go:generate sh -c "protoc -I. --plugin=protoc-gen-go=$(go tool -modfile=../../internal/tools/go.mod -n protoc-gen-go) --go_out=. --go_opt=paths=source_relative metadata.proto txn.proto"

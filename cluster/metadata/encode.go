@@ -81,6 +81,9 @@ func commandToProto(c Command) *PbCommand {
 			Broker: int32(c.Broker), Incarnation: c.Incarnation[:], Count: c.Count,
 		}}}
 	}
+	if p := txnCommandToProto(c); p != nil {
+		return p
+	}
 	panic(fmt.Sprintf("metadata: command %T does not encode", c))
 }
 
@@ -115,6 +118,9 @@ func commandFromProto(p *PbCommand) (Command, error) {
 		c := k.AllocateProducerIds
 		id, err := idFromProto(c.GetIncarnation())
 		return AllocateProducerIDs{BrokerID(c.GetBroker()), id, c.GetCount()}, first(knows(c), err)
+	}
+	if k, ok := p.Kind.(*PbCommand_Txn); ok {
+		return txnCommandFromProto(k.Txn)
 	}
 	return nil, &CorruptError{"command of an unknown kind"}
 }

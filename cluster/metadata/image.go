@@ -38,6 +38,8 @@ type Image struct {
 	topicIDs       *iradix.Tree[*Topic]
 	near           *iradix.Tree[string]
 	configs        *iradix.Tree[*configSet]
+	txns           *iradix.Tree[*Txn]
+	busyTxns       *iradix.Tree[*Txn] // those of txns whose transaction is open or undecided
 	partitionCount int
 	nextProducerID int64
 }
@@ -118,6 +120,8 @@ func Empty() *Image {
 		topicIDs: iradix.New[*Topic](),
 		near:     iradix.New[string](),
 		configs:  iradix.New[*configSet](),
+		txns:     iradix.New[*Txn](),
+		busyTxns: iradix.New[*Txn](),
 	}
 }
 

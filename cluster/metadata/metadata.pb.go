@@ -81,6 +81,7 @@ type PbCommand struct {
 	//	*PbCommand_CreatePartitions
 	//	*PbCommand_SetConfigs
 	//	*PbCommand_AllocateProducerIds
+	//	*PbCommand_Txn
 	Kind          isPbCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -186,6 +187,15 @@ func (x *PbCommand) GetAllocateProducerIds() *PbAllocateProducerIDs {
 	return nil
 }
 
+func (x *PbCommand) GetTxn() *PbTxnCommand {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_Txn); ok {
+			return x.Txn
+		}
+	}
+	return nil
+}
+
 type isPbCommand_Kind interface {
 	isPbCommand_Kind()
 }
@@ -218,6 +228,10 @@ type PbCommand_AllocateProducerIds struct {
 	AllocateProducerIds *PbAllocateProducerIDs `protobuf:"bytes,7,opt,name=allocate_producer_ids,json=allocateProducerIds,oneof"`
 }
 
+type PbCommand_Txn struct {
+	Txn *PbTxnCommand `protobuf:"bytes,30,opt,name=txn,oneof"`
+}
+
 func (*PbCommand_SetClusterId) isPbCommand_Kind() {}
 
 func (*PbCommand_RegisterBroker) isPbCommand_Kind() {}
@@ -231,6 +245,8 @@ func (*PbCommand_CreatePartitions) isPbCommand_Kind() {}
 func (*PbCommand_SetConfigs) isPbCommand_Kind() {}
 
 func (*PbCommand_AllocateProducerIds) isPbCommand_Kind() {}
+
+func (*PbCommand_Txn) isPbCommand_Kind() {}
 
 type PbSetClusterID struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -866,6 +882,7 @@ type PbSnapshotRecord struct {
 	//	*PbSnapshotRecord_Broker
 	//	*PbSnapshotRecord_Topic
 	//	*PbSnapshotRecord_ConfigSet
+	//	*PbSnapshotRecord_Txn
 	//	*PbSnapshotRecord_End
 	Kind          isPbSnapshotRecord_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -945,6 +962,15 @@ func (x *PbSnapshotRecord) GetConfigSet() *PbConfigSet {
 	return nil
 }
 
+func (x *PbSnapshotRecord) GetTxn() *PbTxn {
+	if x != nil {
+		if x, ok := x.Kind.(*PbSnapshotRecord_Txn); ok {
+			return x.Txn
+		}
+	}
+	return nil
+}
+
 func (x *PbSnapshotRecord) GetEnd() *PbEnd {
 	if x != nil {
 		if x, ok := x.Kind.(*PbSnapshotRecord_End); ok {
@@ -974,6 +1000,10 @@ type PbSnapshotRecord_ConfigSet struct {
 	ConfigSet *PbConfigSet `protobuf:"bytes,4,opt,name=config_set,json=configSet,oneof"`
 }
 
+type PbSnapshotRecord_Txn struct {
+	Txn *PbTxn `protobuf:"bytes,10,opt,name=txn,oneof"`
+}
+
 type PbSnapshotRecord_End struct {
 	End *PbEnd `protobuf:"bytes,15,opt,name=end,oneof"`
 }
@@ -985,6 +1015,8 @@ func (*PbSnapshotRecord_Broker) isPbSnapshotRecord_Kind() {}
 func (*PbSnapshotRecord_Topic) isPbSnapshotRecord_Kind() {}
 
 func (*PbSnapshotRecord_ConfigSet) isPbSnapshotRecord_Kind() {}
+
+func (*PbSnapshotRecord_Txn) isPbSnapshotRecord_Kind() {}
 
 func (*PbSnapshotRecord_End) isPbSnapshotRecord_Kind() {}
 
@@ -1348,9 +1380,9 @@ var File_metadata_proto protoreflect.FileDescriptor
 
 const file_metadata_proto_rawDesc = "" +
 	"\n" +
-	"\x0emetadata.proto\x12\x0ekarst.metadata\"@\n" +
+	"\x0emetadata.proto\x12\x0ekarst.metadata\x1a\ttxn.proto\"@\n" +
 	"\aPbEntry\x125\n" +
-	"\bcommands\x18\x01 \x03(\v2\x19.karst.metadata.PbCommandR\bcommands\"\x99\x04\n" +
+	"\bcommands\x18\x01 \x03(\v2\x19.karst.metadata.PbCommandR\bcommands\"\xcb\x04\n" +
 	"\tPbCommand\x12F\n" +
 	"\x0eset_cluster_id\x18\x01 \x01(\v2\x1e.karst.metadata.PbSetClusterIDH\x00R\fsetClusterId\x12C\n" +
 	"\x0fregister_broker\x18\x02 \x01(\v2\x18.karst.metadata.PbBrokerH\x00R\x0eregisterBroker\x12B\n" +
@@ -1359,7 +1391,8 @@ const file_metadata_proto_rawDesc = "" +
 	"\x11create_partitions\x18\x05 \x01(\v2\".karst.metadata.PbCreatePartitionsH\x00R\x10createPartitions\x12?\n" +
 	"\vset_configs\x18\x06 \x01(\v2\x1c.karst.metadata.PbSetConfigsH\x00R\n" +
 	"setConfigs\x12[\n" +
-	"\x15allocate_producer_ids\x18\a \x01(\v2%.karst.metadata.PbAllocateProducerIDsH\x00R\x13allocateProducerIdsB\x06\n" +
+	"\x15allocate_producer_ids\x18\a \x01(\v2%.karst.metadata.PbAllocateProducerIDsH\x00R\x13allocateProducerIds\x120\n" +
+	"\x03txn\x18\x1e \x01(\v2\x1c.karst.metadata.PbTxnCommandH\x00R\x03txnB\x06\n" +
 	"\x04kind\" \n" +
 	"\x0ePbSetClusterID\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\"d\n" +
@@ -1407,13 +1440,15 @@ const file_metadata_proto_rawDesc = "" +
 	"\x15PbAllocateProducerIDs\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x05R\x05count\"\x9c\x02\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\xc7\x02\n" +
 	"\x10PbSnapshotRecord\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.karst.metadata.PbHeaderH\x00R\x06header\x122\n" +
 	"\x06broker\x18\x02 \x01(\v2\x18.karst.metadata.PbBrokerH\x00R\x06broker\x12/\n" +
 	"\x05topic\x18\x03 \x01(\v2\x17.karst.metadata.PbTopicH\x00R\x05topic\x12<\n" +
 	"\n" +
 	"config_set\x18\x04 \x01(\v2\x1b.karst.metadata.PbConfigSetH\x00R\tconfigSet\x12)\n" +
+	"\x03txn\x18\n" +
+	" \x01(\v2\x15.karst.metadata.PbTxnH\x00R\x03txn\x12)\n" +
 	"\x03end\x18\x0f \x01(\v2\x15.karst.metadata.PbEndH\x00R\x03endB\x06\n" +
 	"\x04kind\"\x83\x01\n" +
 	"\bPbHeader\x12\x18\n" +
@@ -1479,6 +1514,8 @@ var file_metadata_proto_goTypes = []any{
 	(*PbPartition)(nil),           // 15: karst.metadata.PbPartition
 	(*PbConfigSet)(nil),           // 16: karst.metadata.PbConfigSet
 	(*PbEnd)(nil),                 // 17: karst.metadata.PbEnd
+	(*PbTxnCommand)(nil),          // 18: karst.metadata.PbTxnCommand
+	(*PbTxn)(nil),                 // 19: karst.metadata.PbTxn
 }
 var file_metadata_proto_depIdxs = []int32{
 	1,  // 0: karst.metadata.PbEntry.commands:type_name -> karst.metadata.PbCommand
@@ -1489,23 +1526,25 @@ var file_metadata_proto_depIdxs = []int32{
 	9,  // 5: karst.metadata.PbCommand.create_partitions:type_name -> karst.metadata.PbCreatePartitions
 	10, // 6: karst.metadata.PbCommand.set_configs:type_name -> karst.metadata.PbSetConfigs
 	11, // 7: karst.metadata.PbCommand.allocate_producer_ids:type_name -> karst.metadata.PbAllocateProducerIDs
-	3,  // 8: karst.metadata.PbBroker.endpoints:type_name -> karst.metadata.PbEndpoint
-	5,  // 9: karst.metadata.PbCreateTopic.partitions:type_name -> karst.metadata.PbReplicas
-	6,  // 10: karst.metadata.PbCreateTopic.configs:type_name -> karst.metadata.PbConfig
-	5,  // 11: karst.metadata.PbCreatePartitions.new:type_name -> karst.metadata.PbReplicas
-	6,  // 12: karst.metadata.PbSetConfigs.set:type_name -> karst.metadata.PbConfig
-	13, // 13: karst.metadata.PbSnapshotRecord.header:type_name -> karst.metadata.PbHeader
-	4,  // 14: karst.metadata.PbSnapshotRecord.broker:type_name -> karst.metadata.PbBroker
-	14, // 15: karst.metadata.PbSnapshotRecord.topic:type_name -> karst.metadata.PbTopic
-	16, // 16: karst.metadata.PbSnapshotRecord.config_set:type_name -> karst.metadata.PbConfigSet
-	17, // 17: karst.metadata.PbSnapshotRecord.end:type_name -> karst.metadata.PbEnd
-	15, // 18: karst.metadata.PbTopic.partitions:type_name -> karst.metadata.PbPartition
-	6,  // 19: karst.metadata.PbConfigSet.configs:type_name -> karst.metadata.PbConfig
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	18, // 8: karst.metadata.PbCommand.txn:type_name -> karst.metadata.PbTxnCommand
+	3,  // 9: karst.metadata.PbBroker.endpoints:type_name -> karst.metadata.PbEndpoint
+	5,  // 10: karst.metadata.PbCreateTopic.partitions:type_name -> karst.metadata.PbReplicas
+	6,  // 11: karst.metadata.PbCreateTopic.configs:type_name -> karst.metadata.PbConfig
+	5,  // 12: karst.metadata.PbCreatePartitions.new:type_name -> karst.metadata.PbReplicas
+	6,  // 13: karst.metadata.PbSetConfigs.set:type_name -> karst.metadata.PbConfig
+	13, // 14: karst.metadata.PbSnapshotRecord.header:type_name -> karst.metadata.PbHeader
+	4,  // 15: karst.metadata.PbSnapshotRecord.broker:type_name -> karst.metadata.PbBroker
+	14, // 16: karst.metadata.PbSnapshotRecord.topic:type_name -> karst.metadata.PbTopic
+	16, // 17: karst.metadata.PbSnapshotRecord.config_set:type_name -> karst.metadata.PbConfigSet
+	19, // 18: karst.metadata.PbSnapshotRecord.txn:type_name -> karst.metadata.PbTxn
+	17, // 19: karst.metadata.PbSnapshotRecord.end:type_name -> karst.metadata.PbEnd
+	15, // 20: karst.metadata.PbTopic.partitions:type_name -> karst.metadata.PbPartition
+	6,  // 21: karst.metadata.PbConfigSet.configs:type_name -> karst.metadata.PbConfig
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -1513,6 +1552,7 @@ func file_metadata_proto_init() {
 	if File_metadata_proto != nil {
 		return
 	}
+	file_txn_proto_init()
 	file_metadata_proto_msgTypes[1].OneofWrappers = []any{
 		(*PbCommand_SetClusterId)(nil),
 		(*PbCommand_RegisterBroker)(nil),
@@ -1521,12 +1561,14 @@ func file_metadata_proto_init() {
 		(*PbCommand_CreatePartitions)(nil),
 		(*PbCommand_SetConfigs)(nil),
 		(*PbCommand_AllocateProducerIds)(nil),
+		(*PbCommand_Txn)(nil),
 	}
 	file_metadata_proto_msgTypes[12].OneofWrappers = []any{
 		(*PbSnapshotRecord_Header)(nil),
 		(*PbSnapshotRecord_Broker)(nil),
 		(*PbSnapshotRecord_Topic)(nil),
 		(*PbSnapshotRecord_ConfigSet)(nil),
+		(*PbSnapshotRecord_Txn)(nil),
 		(*PbSnapshotRecord_End)(nil),
 	}
 	type x struct{}

@@ -41,6 +41,9 @@ func (im *Image) WriteSnapshot(w io.Writer) error {
 		}}})
 		return s.err != nil
 	})
+	for t := range im.Txns() {
+		s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_Txn{txnToProto(t)}})
+	}
 	s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_End{&PbEnd{
 		Records: s.records, Crc: s.crc.Sum32(), Checksum: im.checksum,
 	}}})
@@ -196,6 +199,8 @@ func (s *snapshotReader) take(rec *PbSnapshotRecord) error {
 		return s.topic(k.Topic)
 	case *PbSnapshotRecord_ConfigSet:
 		return s.configSet(k.ConfigSet)
+	case *PbSnapshotRecord_Txn:
+		return s.txn(k.Txn)
 	}
 	return &CorruptError{"record of an unknown kind"}
 }
