@@ -1,25 +1,32 @@
 package storage
 
 import (
+	"math"
 	"time"
 
 	"github.com/karstlog/karst/protocol/batch"
 )
 
-// Copy appends, as a follower, batches that the leader sent: offsets and epochs are theirs. They must continue the log;
-// gaps are taken, since compaction leaves them on the leader. A batch that p cuts off at its end is ignored. What was
-// appended before an error stays: end is the log's end in any case.
+// Copy is CopyIn whatever leadership the log was told of.
+func (l *Log) Copy(p []byte) (end int64, err error) { return l.CopyIn(math.MaxInt32, p) }
+
+// CopyIn appends, as a follower in the given leader epoch, batches that the leader sent: offsets and epochs are theirs.
+// They must continue the log; gaps are taken, since compaction leaves them on the leader. A batch that p cuts off at its
+// end is ignored. What was appended before an error stays: end is the log's end in any case.
 //
 // Errors: *batch.CorruptError when a batch is damaged, *ContinuityError when one does not continue the log (a late or
-// repeated answer), *StaleEpochError when its epoch is older than the log's last, *FullError, *OfflineError, and failed
-// writes as in Append.
-func (l *Log) Copy(p []byte) (end int64, err error) {
+// repeated answer), *StaleEpochError when its epoch is older than the log's last, or SetEpoch told the log of a leadership
+// after the given one, *FullError, *OfflineError, and failed writes as in Append.
+func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 	if err := l.ready(); err != nil {
 		return l.end.Load(), err
 	}
 	now := l.o.Wall()
 	l.mu.Lock()
 	batches, err := l.splitLocked(p)
+	if newest := l.epochs.Load().lead.Epoch; err == nil && epoch < newest {
+		err = &StaleEpochError{Epoch: epoch, Newest: newest}
+	}
 	for err == nil && len(batches) > 0 {
 		var n int
 		n, err = l.copyRunLocked(p, batches, now)
@@ -27,6 +34,9 @@ func (l *Log) Copy(p []byte) (end int64, err error) {
 			p = p[len(b):]
 		}
 		batches = batches[n:]
+	}
+	if e := l.epochs.Load(); e.lead.Epoch > e.last && e.lead.Start < l.end.Load() { // it begins behind what came from older ones
+		l.epochs.Store(&epochList{starts: e.starts, lead: EpochStart{e.lead.Epoch, l.end.Load()}, last: e.last})
 	}
 	l.mu.Unlock()
 	a, err := l.afterAppend(Appended{}, err)

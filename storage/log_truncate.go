@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"io"
+	"math"
 	"os"
 	"slices"
 
@@ -14,7 +15,11 @@ import (
 // for followers; the high watermark moves down if it lay above. A cut below the log start drops everything.
 //
 // It is durable when Truncate returns. A reader that holds a Slice goes on reading what was there.
-func (l *Log) Truncate(to int64) error {
+func (l *Log) Truncate(to int64) error { return l.TruncateIn(math.MaxInt32, to) }
+
+// TruncateIn is Truncate as the follower in the given leader epoch: once SetEpoch told the log of a later leadership,
+// which may be this broker's own, nothing is cut and the error is a *StaleEpochError.
+func (l *Log) TruncateIn(epoch int32, to int64) error {
 	if to < 0 {
 		return &OffsetRangeError{Offset: to, Start: l.Start(), End: l.End()}
 	}
@@ -22,7 +27,7 @@ func (l *Log) Truncate(to int64) error {
 		return err
 	}
 	if to < l.Start() {
-		return l.TruncateAll(to)
+		return l.TruncateAllIn(epoch, to)
 	}
 	defer l.report()
 	l.syncing.Lock()
@@ -31,7 +36,7 @@ func (l *Log) Truncate(to int64) error {
 	if err != nil {
 		return err
 	}
-	return l.cut(c.end, func() error { return l.truncateLocked(c) })
+	return l.cut(epoch, c.end, func() error { return l.truncateLocked(c) })
 }
 
 // cutPoint is where a log is going to end.
@@ -89,7 +94,10 @@ func (s *segment) endBefore(pos, offset int64) (int64, error) {
 
 // TruncateAll drops everything and begins anew at newStart, which may lie anywhere: a follower whose leader's log begins
 // behind its own end does this (KAFKA-9491).
-func (l *Log) TruncateAll(newStart int64) error {
+func (l *Log) TruncateAll(newStart int64) error { return l.TruncateAllIn(math.MaxInt32, newStart) }
+
+// TruncateAllIn is TruncateAll as the follower in the given leader epoch, with the error of TruncateIn.
+func (l *Log) TruncateAllIn(epoch int32, newStart int64) error {
 	if newStart < 0 {
 		return &OffsetRangeError{Offset: newStart, Start: l.Start(), End: l.End()}
 	}
@@ -99,11 +107,12 @@ func (l *Log) TruncateAll(newStart int64) error {
 	defer l.report()
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
-	return l.cut(newStart, func() error { return l.truncateAllLocked(newStart) })
+	return l.cut(epoch, newStart, func() error { return l.truncateAllLocked(newStart) })
 }
 
-// cut runs f with the append lock, after the recovery point on record was moved down to to. The caller holds syncing.
-func (l *Log) cut(to int64, f func() error) error {
+// cut runs f with the append lock, after the recovery point on record was moved down to to, unless a leadership after
+// epoch has begun. The caller holds syncing.
+func (l *Log) cut(epoch int32, to int64, f func() error) error {
 	if l.o.BeforeCut != nil && to < l.synced.Load() {
 		if err := l.o.BeforeCut(l, to); err != nil {
 			return err
@@ -113,6 +122,9 @@ func (l *Log) cut(to int64, f func() error) error {
 	defer l.mu.Unlock()
 	if err := l.check(); err != nil {
 		return err
+	}
+	if newest := l.epochs.Load().lead.Epoch; epoch < newest {
+		return &StaleEpochError{Epoch: epoch, Newest: newest}
 	}
 	if err := f(); err != nil { // half a cut: what is in memory and what is on disk may differ
 		return l.fail(err)

@@ -1,0 +1,52 @@
+package storage
+
+import (
+	"errors"
+	"testing"
+)
+
+// What a follower is about to do in an old leadership must not happen to the log of a later one, which may be its own.
+func TestFollowersOfAnOldLeadershipChangeNothing(t *testing.T) {
+	l := openTest(t, newDisk(1))
+	if _, err := l.CopyIn(3, spec{at: 0, leader: 3}.build()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetEpoch(4); err != nil {
+		t.Fatal(err)
+	}
+	end := l.End()
+	for name, f := range map[string]func() error{
+		"copy":     func() error { _, err := l.CopyIn(3, spec{at: end, leader: 3}.build()); return err },
+		"truncate": func() error { return l.TruncateIn(3, 0) },
+		"restart":  func() error { return l.TruncateAllIn(3, 100) },
+	} {
+		if err := f(); !errors.As(err, new(*StaleEpochError)) || l.End() != end {
+			t.Errorf("%s: %v, log end %d of %d", name, err, l.End(), end)
+		}
+	}
+	if err := l.TruncateIn(4, 0); err != nil || l.End() != 0 {
+		t.Errorf("in its own leadership: %v, log end %d", err, l.End())
+	}
+}
+
+// A follower that catches up copies batches of older epochs after it was told of the newest: they end where the log ends.
+func TestEpochsEndWhereTheCopiedLogEnds(t *testing.T) {
+	l := openTest(t, newDisk(1))
+	if err := l.SetEpoch(7); err != nil {
+		t.Fatal(err)
+	}
+	var at int64
+	for _, epoch := range []int32{5, 5, 6} {
+		end, err := l.CopyIn(7, spec{at: at, leader: epoch}.build())
+		if err != nil {
+			t.Fatal(err)
+		}
+		at = end
+	}
+	if got := l.EndOf(6); got != (EpochEnd{6, at}) {
+		t.Errorf("end of epoch 6: %+v, log end %d", got, at)
+	}
+	if got := l.EndOf(7); got != (EpochEnd{7, at}) {
+		t.Errorf("end of epoch 7: %+v, log end %d", got, at)
+	}
+}
