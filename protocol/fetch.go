@@ -45,6 +45,7 @@ type FetchPartition struct {
 	MaxBytes         int32
 	DirectoryID      uuid.UUID // v17+, tag
 	HighWatermark    int64     // v18+, tag; what a follower knows (KIP-1166); MaxInt64: not said
+	SyncedEnd        int64     // Karst's own tag; what a follower has on disk; -1: not said
 }
 
 // ForgottenTopic lists partitions that leave a fetch session.

@@ -69,7 +69,9 @@ func (r *FetchRequest) decodeTopics(d *decoder, version int16, names *interner) 
 }
 
 func decodeFetchPartition(d *decoder, version int16) FetchPartition {
-	p := FetchPartition{Index: d.int32(), CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64}
+	p := FetchPartition{
+		Index: d.int32(), CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64, SyncedEnd: -1,
+	}
 	if version >= 9 {
 		p.CurrentEpoch = d.int32()
 	}
@@ -88,6 +90,8 @@ func decodeFetchPartition(d *decoder, version int16) FetchPartition {
 				p.DirectoryID = f.uuid()
 			case tag == 1 && version >= 18:
 				p.HighWatermark = f.int64()
+			case tag == syncedEndTag:
+				p.SyncedEnd = f.int64()
 			}
 			d.bad = d.bad || f.bad
 		})

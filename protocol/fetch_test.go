@@ -79,7 +79,7 @@ func fetchPlain(r *kmsg.FetchRequest) *FetchRequest {
 		for _, rp := range rt.Partitions {
 			p := FetchPartition{
 				Index: rp.Partition, Offset: rp.FetchOffset, MaxBytes: rp.PartitionMaxBytes,
-				CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64,
+				CurrentEpoch: -1, LastFetchedEpoch: -1, LogStart: -1, HighWatermark: math.MaxInt64, SyncedEnd: -1,
 			}
 			since(v >= 9, &p.CurrentEpoch, rp.CurrentLeaderEpoch)
 			since(v >= 12, &p.LastFetchedEpoch, rp.LastFetchedEpoch)
