@@ -182,6 +182,10 @@ func (f watchedFS) Rename(from, to string) error {
 	return f.w.timed(func() error { return f.inner.Rename(from, to) })
 }
 
+func (f watchedFS) SetModTime(name string, t time.Time) error {
+	return f.w.timed(func() error { return f.inner.SetModTime(name, t) })
+}
+
 func (f watchedFS) Remove(name string) error {
 	return f.w.timed(func() error { return f.inner.Remove(name) })
 }

@@ -23,7 +23,7 @@ import (
 //  4. after the first failed sync nothing is written, and the directory is given up (Options.Offline).
 type Log struct {
 	o      Options
-	env    segmentEnv
+	home   atomic.Pointer[home]
 	config atomic.Pointer[Config]
 
 	// segments is ascending by base; the last one is written to. nil until the log is first used after a clean stop.
@@ -99,7 +99,7 @@ func newLog(o Options) *Log {
 	o.Logger = o.Logger.With("topic", o.Topic, "partition", o.Partition)
 	l := &Log{o: o}
 	l.config.Store(o.Config.filled())
-	l.env = segmentEnv{fs: o.FS, dir: o.Dir, cache: o.Cache, config: &l.config, fail: func(err error) { l.fail(err) }}
+	l.home.Store(l.newHome(&l.o))
 	l.epochs.Store(&epochList{lead: EpochStart{Epoch: -1}, last: -1})
 	l.txns.Store(newTxnList())
 	return l
@@ -159,15 +159,18 @@ func (l *Log) refuse(err error) { l.failed.CompareAndSwap(nil, &failure{err: err
 // fail takes the log offline after an I/O error that makes the directory untrusted. The caller calls report as soon as
 // it holds no lock.
 func (l *Log) fail(err error) error {
-	l.failed.CompareAndSwap(nil, &failure{err: &OfflineError{Dir: l.o.Dir, Err: err}, offline: true})
+	l.failed.CompareAndSwap(nil, &failure{err: &OfflineError{Dir: l.dir(), Err: err}, offline: true})
 	return l.check()
 }
 
 // report tells the owner of the directory, once, that it is untrusted.
 func (l *Log) report() {
 	f := l.failed.Load()
-	if f != nil && f.offline && !f.reported.Swap(true) && l.o.Offline != nil {
-		l.o.Offline(f.err)
+	if f == nil || !f.offline || f.reported.Swap(true) {
+		return
+	}
+	if offline := l.home.Load().offline; offline != nil {
+		offline(f.err)
 	}
 }
 
@@ -178,7 +181,7 @@ func (l *Log) SetConfig(c Config) { l.config.Store(c.filled()) }
 func (l *Log) Config() Config { return *l.config.Load() }
 
 // Dir is the partition's directory.
-func (l *Log) Dir() string { return l.o.Dir }
+func (l *Log) Dir() string { return l.dir() }
 
 // TopicPartition says whose log this is.
 func (l *Log) TopicPartition() TopicPartition {

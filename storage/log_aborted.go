@@ -95,7 +95,7 @@ func (s *segment) storeAborted(entries []abortedEntry) error {
 }
 
 func (l *Log) names() ([]string, error) {
-	entries, err := l.o.FS.ReadDir(l.o.Dir)
+	entries, err := l.fs().ReadDir(l.dir())
 	names := make([]string, len(entries))
 	for i, e := range entries {
 		names[i] = e.Name()

@@ -139,8 +139,8 @@ func (l *Log) putLocked(b batch.Batch, epoch int32, now time.Time) error {
 
 // makeRoomLocked refuses when the disk is as full as it may be, and rolls the active segment when b does not fit.
 func (l *Log) makeRoomLocked(b batch.Batch, first int64, now time.Time) error {
-	if l.o.Full != nil && l.o.Full.Load() {
-		return &FullError{Dir: l.o.Dir}
+	if full := l.home.Load().full; full != nil && full.Load() {
+		return &FullError{Dir: l.dir()}
 	}
 	s := l.active()
 	last := first + int64(b.LastOffsetDelta())
@@ -244,9 +244,9 @@ func (l *Log) writeFailed(err error) error {
 		return l.check()
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return &FullError{Dir: l.o.Dir, Err: err}
+		return &FullError{Dir: l.dir(), Err: err}
 	}
-	return fmt.Errorf("append to %s: %w", l.o.Dir, err)
+	return fmt.Errorf("append to %s: %w", l.dir(), err)
 }
 
 // publishLocked makes a batch that was written to the active segment visible.

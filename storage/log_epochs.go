@@ -127,7 +127,7 @@ func (l *Log) SetEpoch(epoch int32) error {
 	return nil
 }
 
-func (l *Log) epochPath() string { return filepath.Join(l.o.Dir, epochFileName) }
+func (l *Log) epochPath() string { return filepath.Join(l.dir(), epochFileName) }
 
 // writeEpochs brings the epoch file up to date. It is called before the recovery point moves: behind it nobody looks at
 // the headers for epochs again. The caller holds syncing.
@@ -139,7 +139,7 @@ func (l *Log) writeEpochs() error {
 	if !dirty {
 		return nil
 	}
-	err := WriteEpochFile(l.o.FS, l.epochPath(), l.epochs.Load().starts)
+	err := WriteEpochFile(l.fs(), l.epochPath(), l.epochs.Load().starts)
 	if err != nil {
 		l.mu.Lock()
 		l.mu.epochsDirty = true

@@ -55,9 +55,9 @@ func (l *Log) load() error {
 
 // list finds the segments, makes the first one in a new directory, and removes what an interrupted change left behind.
 func (l *Log) list() (*opened, error) {
-	entries, err := l.o.FS.ReadDir(l.o.Dir)
+	entries, err := l.fs().ReadDir(l.dir())
 	if errors.Is(err, fs.ErrNotExist) {
-		err = l.o.FS.MkdirAll(l.o.Dir, 0o755)
+		err = l.fs().MkdirAll(l.dir(), 0o755)
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (l *Log) list() (*opened, error) {
 		switch {
 		case !ok:
 		case leftover(suffix):
-			err = errors.Join(err, l.o.FS.Remove(filepath.Join(l.o.Dir, e.Name())))
+			err = errors.Join(err, l.fs().Remove(filepath.Join(l.dir(), e.Name())))
 		case suffix == suffixSnapshot:
 			o.snapshots = append(o.snapshots, base)
 		case suffix == suffixTxn:
@@ -92,10 +92,10 @@ func (l *Log) list() (*opened, error) {
 		s.hasAborted.Store(aborted[s.base])
 	}
 	if len(o.segs) == 0 { // nothing is in the directory before its own name is durable
-		if err := l.o.FS.SyncDir(filepath.Dir(l.o.Dir)); err != nil {
+		if err := l.fs().SyncDir(filepath.Dir(l.dir())); err != nil {
 			return nil, err
 		}
-		s, err := createSegment(&l.env, max(0, l.o.LogStart))
+		s, err := createSegment(l.env(), max(0, l.o.LogStart))
 		if err != nil {
 			return nil, err
 		}
@@ -111,7 +111,7 @@ func leftover(suffix string) bool {
 }
 
 func (l *Log) found(base int64, e fs.DirEntry) (*segment, error) {
-	s := newSegment(&l.env, base)
+	s := newSegment(l.env(), base)
 	i, err := e.Info()
 	if err != nil {
 		return s, err
@@ -230,7 +230,7 @@ func (l *Log) dropSnapshots(at []int64, end int64) ([]int64, error) {
 	n := len(at)
 	for n > 0 && at[n-1] > end {
 		n--
-		if err := l.o.FS.Remove(l.snapshotPath(at[n])); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := l.fs().Remove(l.snapshotPath(at[n])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
@@ -244,7 +244,7 @@ func (l *Log) loadEpochs(o *opened) error {
 	if err != nil {
 		return err
 	}
-	stored, err := ReadEpochFile(l.o.FS, l.epochPath())
+	stored, err := ReadEpochFile(l.fs(), l.epochPath())
 	whole := err == nil
 	if err != nil && !isCorrupt(err) && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -334,13 +334,13 @@ func (l *Log) syncOpened(o *opened) error {
 			return err
 		}
 	}
-	return l.o.FS.SyncDir(l.o.Dir)
+	return l.fs().SyncDir(l.dir())
 }
 
 // install makes the opened log the one that everybody sees.
 func (l *Log) install(o *opened) error {
 	if o.epochsNew {
-		if err := WriteEpochFile(l.o.FS, l.epochPath(), o.epochs); err != nil {
+		if err := WriteEpochFile(l.fs(), l.epochPath(), o.epochs); err != nil {
 			return err
 		}
 	}

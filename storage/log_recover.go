@@ -187,7 +187,7 @@ func (l *Log) dropOpened(o *opened, i int) error {
 		s := o.segs[n]
 		l.o.Logger.Warn("segment behind a torn tail is removed", "file", s.path, "bytes", s.size.Load())
 		s.retire()
-		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, s.base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
+		if err := errors.Join(removeFiles(l.fs(), l.dir(), s.base), l.fs().SyncDir(l.dir())); err != nil {
 			return err
 		}
 		o.unsynced = true

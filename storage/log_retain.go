@@ -120,12 +120,12 @@ func (l *Log) retain(now time.Time) error {
 // time makes a log forget a producer.
 func (l *Log) secureSnapshot(segs []*segment, base int64) error {
 	path := l.snapshotPath(base)
-	p, err := readWhole(l.o.FS, path)
+	p, err := readWhole(l.fs(), path)
 	if err != nil {
 		return err
 	}
 	if _, _, ok := decodeSnapshot(p, defaultMaxProducers); ok {
-		return errors.Join(syncFile(l.o.FS, path), l.o.FS.SyncDir(l.o.Dir))
+		return errors.Join(syncFile(l.fs(), path), l.fs().SyncDir(l.dir()))
 	}
 	names, err := l.names()
 	if err != nil {
@@ -135,7 +135,7 @@ func (l *Log) secureSnapshot(segs []*segment, base int64) error {
 	if err != nil {
 		return err
 	}
-	return writeAtomic(l.o.FS, path, encodeSnapshot(ps))
+	return writeAtomic(l.fs(), path, encodeSnapshot(ps))
 }
 
 // deletable counts the segments at the front that may go. active: all of them, the one written to included.
@@ -203,7 +203,7 @@ func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
 			files = append(files, s.stem+suffixSnapshot)
 		}
 		for _, f := range files {
-			if err := l.o.FS.Rename(f, f+suffixDeleted); errors.Is(err, fs.ErrNotExist) {
+			if err := l.fs().Rename(f, f+suffixDeleted); errors.Is(err, fs.ErrNotExist) {
 				continue
 			} else if err != nil {
 				return l.fail(err)
@@ -211,7 +211,7 @@ func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
 			l.doomed.add(f+suffixDeleted, due)
 		}
 		// One by one, the oldest first: whatever a power cut leaves is the end of the log, without a gap.
-		if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+		if err := l.fs().SyncDir(l.dir()); err != nil {
 			return l.fail(err)
 		}
 	}
@@ -222,7 +222,7 @@ func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
 func (l *Log) dropOldSnapshots() error {
 	files, err := l.snapshotFiles(0, (*l.segments.Load())[0].base)
 	for _, f := range files {
-		err = errors.Join(err, l.o.FS.Remove(filepath.Join(l.o.Dir, f)))
+		err = errors.Join(err, l.fs().Remove(filepath.Join(l.dir(), f)))
 	}
 	return err
 }
@@ -262,7 +262,7 @@ func (d *doomedFiles) take(now time.Time) (due []doomedFile) {
 func (l *Log) unlinkDoomed(now time.Time) error {
 	var err error
 	for _, f := range l.doomed.take(now) {
-		if rerr := l.o.FS.Remove(f.name); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		if rerr := l.fs().Remove(f.name); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
 			err = errors.Join(err, rerr)
 		}
 	}

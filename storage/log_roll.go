@@ -21,7 +21,7 @@ func (l *Log) rollLocked(base int64, now time.Time) error {
 	if err := l.writeSnapshotLocked(base); err != nil {
 		l.o.Logger.Warn("producer snapshot not written", "offset", base, "err", err)
 	}
-	s, err := createSegment(&l.env, base)
+	s, err := createSegment(l.env(), base)
 	if err != nil {
 		return l.writeFailed(err)
 	}
@@ -68,7 +68,7 @@ func (s *segment) close() error {
 
 // writeSnapshotLocked writes the producer state as of offset, which is the log's end. It is not synced here.
 func (l *Log) writeSnapshotLocked(offset int64) error {
-	err := writePlain(l.o.FS, l.snapshotPath(offset), encodeSnapshot(l.mu.producers))
+	err := writePlain(l.fs(), l.snapshotPath(offset), encodeSnapshot(l.mu.producers))
 	if err == nil {
 		l.mu.snapshotAt, l.mu.snapshotSize = offset, 0
 	}
@@ -76,7 +76,7 @@ func (l *Log) writeSnapshotLocked(offset int64) error {
 }
 
 func (l *Log) snapshotPath(offset int64) string {
-	return filepath.Join(l.o.Dir, segmentName(offset)+suffixSnapshot)
+	return filepath.Join(l.dir(), segmentName(offset)+suffixSnapshot)
 }
 
 // writeMarkerLocked writes a marker whose offset is stamped. The entry of an abort in the transaction index comes first:
@@ -119,7 +119,7 @@ func (s *segment) writeAborted(e abortedEntry) error {
 // unwriteAborted takes an entry away whose marker was not written. While it is there, the transaction counts as aborted
 // though it may yet be committed; so if this fails the log is not trusted any more.
 func (l *Log) unwriteAborted(s *segment) error {
-	f, err := l.o.FS.OpenFile(s.stem+suffixTxn, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := l.fs().OpenFile(s.stem+suffixTxn, os.O_RDWR|os.O_CREATE, 0o644)
 	if err == nil {
 		err = errors.Join(f.Truncate(int64(len(s.mem.Load().aborted.view())*abortedEntrySize)), f.Close())
 	}

@@ -27,32 +27,32 @@ func (l *Log) finishSwap(entries []fs.DirEntry) ([]fs.DirEntry, error) {
 		if suffix != suffixLog+suffixSwap {
 			continue
 		}
-		end, err := endOfFile(l.o.FS, filepath.Join(l.o.Dir, name), base)
+		end, err := endOfFile(l.fs(), filepath.Join(l.dir(), name), base)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range entries {
 			b, sfx, ok := parseSegmentName(e.Name())
 			if ok && b >= base && b < end && !strings.HasSuffix(sfx, suffixSwap) && sfx != suffixSnapshot {
-				if err := l.o.FS.Remove(filepath.Join(l.o.Dir, e.Name())); err != nil {
+				if err := l.fs().Remove(filepath.Join(l.dir(), e.Name())); err != nil {
 					return nil, err
 				}
 			}
 		}
 	}
-	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+	if err := l.fs().SyncDir(l.dir()); err != nil {
 		return nil, err
 	}
 	for _, name := range swaps {
-		from := filepath.Join(l.o.Dir, name)
-		if err := l.o.FS.Rename(from, strings.TrimSuffix(from, suffixSwap)); err != nil {
+		from := filepath.Join(l.dir(), name)
+		if err := l.fs().Rename(from, strings.TrimSuffix(from, suffixSwap)); err != nil {
 			return nil, err
 		}
 	}
-	if err := l.o.FS.SyncDir(l.o.Dir); err != nil {
+	if err := l.fs().SyncDir(l.dir()); err != nil {
 		return nil, err
 	}
-	return l.o.FS.ReadDir(l.o.Dir)
+	return l.fs().ReadDir(l.dir())
 }
 
 // endOfFile is the offset behind the last batch of a segment's file.

@@ -79,7 +79,7 @@ func (l *Log) keepSnapshot(end int64, p []byte) {
 	if p == nil {
 		return
 	}
-	if err := writePlain(l.o.FS, l.snapshotPath(end), p); err != nil {
+	if err := writePlain(l.fs(), l.snapshotPath(end), p); err != nil {
 		l.o.Logger.Warn("producer snapshot not written", "offset", end, "err", err)
 		return
 	}
@@ -89,7 +89,7 @@ func (l *Log) keepSnapshot(end int64, p []byte) {
 		old := l.mu.snapshotAt
 		l.mu.snapshotAt, l.mu.snapshotSize = end, s.size.Load()
 		if old > s.base {
-			_ = l.o.FS.Remove(l.snapshotPath(old))
+			_ = l.fs().Remove(l.snapshotPath(old))
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (l *Log) Close() error {
 		return err
 	}
 	l.mu.Lock() // waits for an append that is under way; later ones are refused
-	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	l.refuse(&OfflineError{Dir: l.dir(), Err: errClosed})
 	l.mu.Unlock()
 	err := l.closeFiles()
 	if err == nil {
@@ -176,12 +176,12 @@ func (l *Log) closeFiles() error {
 // way end by themselves.
 func (l *Log) Abandon() {
 	l.closed.Store(true)
-	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	l.refuse(&OfflineError{Dir: l.dir(), Err: errClosed})
 	l.abandonLocked()
 }
 
 func (l *Log) abandonLocked() {
-	l.refuse(&OfflineError{Dir: l.o.Dir, Err: errClosed})
+	l.refuse(&OfflineError{Dir: l.dir(), Err: errClosed})
 	if segs := l.segments.Load(); segs != nil {
 		for _, s := range *segs {
 			s.retire()

@@ -113,8 +113,8 @@ func (l *Log) TruncateAllIn(epoch int32, newStart int64) error {
 // cut runs f with the append lock, after the recovery point on record was moved down to to, unless a leadership after
 // epoch has begun. The caller holds syncing.
 func (l *Log) cut(epoch int32, to int64, f func() error) error {
-	if l.o.BeforeCut != nil && to < l.synced.Load() {
-		if err := l.o.BeforeCut(l, to); err != nil {
+	if before := l.home.Load().beforeCut; before != nil && to < l.synced.Load() {
+		if err := before(l, to); err != nil {
 			return err
 		}
 	}
@@ -140,7 +140,7 @@ func (l *Log) truncateLocked(c cutPoint) error {
 	l.lowerEnds(c.end)
 	for n := len(segs) - 1; n > c.index; n-- { // the last one first, so that a crash in between leaves no gap
 		segs[n].retire()
-		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, segs[n].base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
+		if err := errors.Join(removeFiles(l.fs(), l.dir(), segs[n].base), l.fs().SyncDir(l.dir())); err != nil {
 			return err
 		}
 	}
@@ -163,7 +163,7 @@ func (l *Log) lowerEnds(end int64) {
 // cutSegment puts a shorter segment in the place of s. Its file is cut, unless somebody reads from it: then it is
 // replaced by a copy, and the readers keep the old one.
 func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
-	n := newSegment(&l.env, s.base)
+	n := newSegment(l.env(), s.base)
 	n.size.Store(size)
 	n.created, n.firstTime = s.created, s.firstTime
 	n.hasAborted.Store(s.hasAborted.Load())
@@ -171,7 +171,7 @@ func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
 		n.firstTime = -1
 	}
 	idle := s.retire()
-	f, err := l.o.FS.OpenFile(n.path, os.O_RDWR, 0o644)
+	f, err := l.fs().OpenFile(n.path, os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
 
 // copyStart replaces the file at path by its own first size bytes.
 func (l *Log) copyStart(from vfs.File, path string, size int64) error {
-	to, err := l.o.FS.OpenFile(path+suffixTmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	to, err := l.fs().OpenFile(path+suffixTmp, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
@@ -207,10 +207,10 @@ func (l *Log) copyStart(from vfs.File, path string, size int64) error {
 	if err = errors.Join(err, to.Sync(), to.Close()); err != nil {
 		return err
 	}
-	if err := l.o.FS.Rename(path+suffixTmp, path); err != nil {
+	if err := l.fs().Rename(path+suffixTmp, path); err != nil {
 		return err
 	}
-	return l.o.FS.SyncDir(l.o.Dir)
+	return l.fs().SyncDir(l.dir())
 }
 
 // cutIndex loads the index of a cut segment as that of an active one, and makes its files match.
@@ -275,7 +275,7 @@ func (l *Log) cutEpochsLocked(end int64) error {
 	e := l.epochs.Load().cutEnd(end)
 	l.epochs.Store(e)
 	l.mu.epochsDirty = false
-	return WriteEpochFile(l.o.FS, l.epochPath(), e.starts)
+	return WriteEpochFile(l.fs(), l.epochPath(), e.starts)
 }
 
 func (l *Log) truncateAllLocked(newStart int64) error {
@@ -283,11 +283,11 @@ func (l *Log) truncateAllLocked(newStart int64) error {
 	l.lowerEnds(min(newStart, l.end.Load()))
 	for n := len(old) - 1; n >= 0; n-- {
 		old[n].retire()
-		if err := errors.Join(removeFiles(l.o.FS, l.o.Dir, old[n].base), l.o.FS.SyncDir(l.o.Dir)); err != nil {
+		if err := errors.Join(removeFiles(l.fs(), l.dir(), old[n].base), l.fs().SyncDir(l.dir())); err != nil {
 			return err
 		}
 	}
-	s, err := createSegment(&l.env, newStart)
+	s, err := createSegment(l.env(), newStart)
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func (l *Log) newestSnapshot(segs []*segment, snapshots []int64, atMost int64) (
 		if at > atMost {
 			continue
 		}
-		p, err := readWhole(l.o.FS, l.snapshotPath(at))
+		p, err := readWhole(l.fs(), l.snapshotPath(at))
 		if err != nil {
 			return nil, 0, err
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 )
 
 // ErrCrashed is the error of every operation after a crash that Faulty was told to make.
@@ -35,6 +36,7 @@ const (
 	ReadDir  Kind = "readdir"
 	Stat     Kind = "stat"
 	Lock     Kind = "lock"
+	SetTime  Kind = "settime"
 	Space    Kind = "space"
 )
 
@@ -265,6 +267,14 @@ func (f *Faulty) Rename(from, to string) error {
 		return err
 	}
 	return f.inner.Rename(from, to)
+}
+
+// SetModTime implements FS.
+func (f *Faulty) SetModTime(name string, t time.Time) error {
+	if err := f.before(Op{Kind: SetTime, Path: name}); err != nil {
+		return err
+	}
+	return f.inner.SetModTime(name, t)
 }
 
 // Remove implements FS.

@@ -299,6 +299,25 @@ func (m *Mem) Stat(name string) (fs.FileInfo, error) {
 	return n.info(filepath.Base(name)), nil
 }
 
+// SetModTime implements FS.
+func (m *Mem) SetModTime(name string, t time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.lookupLocked(name)
+	if err != nil {
+		return pathError("chtimes", name, err)
+	}
+	switch n := n.(type) {
+	case *inode:
+		n.mu.Lock()
+		n.modTime = t
+		n.mu.Unlock()
+	case *memDir:
+		n.modTime = t
+	}
+	return nil
+}
+
 // ReadDir implements FS.
 func (m *Mem) ReadDir(name string) ([]fs.DirEntry, error) {
 	m.mu.Lock()

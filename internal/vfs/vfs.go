@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"time"
 )
 
 // ErrLocked says that the file is locked already, by another process or by another owner in this one.
@@ -24,6 +25,8 @@ type FS interface {
 	MkdirAll(name string, perm fs.FileMode) error
 	// Rename replaces to if it exists. It is atomic, but durable only after SyncDir of the directories involved.
 	Rename(from, to string) error
+	// SetModTime sets when a file was written last, as Stat tells.
+	SetModTime(name string, t time.Time) error
 	// Remove removes a file or an empty directory.
 	Remove(name string) error
 	// RemoveAll removes a tree; it is not atomic. A missing one is no error.

@@ -41,6 +41,7 @@ type Builder struct {
 	count         int32
 	lastDelta     int32
 	baseTimestamp int64
+	baseFixed     bool // baseTimestamp is not that of the first record
 	maxTimestamp  int64
 	err           error
 }
@@ -71,7 +72,7 @@ func (w *Builder) append(r *Record) error {
 	if err != nil {
 		return err
 	}
-	if w.count == 0 {
+	if w.count == 0 && !w.baseFixed {
 		w.baseTimestamp = r.Timestamp
 	}
 	w.maxTimestamp = max(w.maxTimestamp, r.Timestamp)
