@@ -25,7 +25,7 @@ const (
 	wait   kind = iota // for more brokers, or for the one that forms
 	begin              // a cluster of this broker alone
 	ask                // all members of the promise to agree to it
-	follow             // a cluster that this broker has promised to be in
+	follow             // ask the one who was given a promise what became of it
 	join               // a cluster that is there
 	refuse             // with a sentence
 )
@@ -35,21 +35,15 @@ type step struct {
 	kind    kind
 	members []Candidate // ask: in order
 	cluster uuid.UUID   // join
-	addrs   []string    // join: cluster ports of its members
+	addrs   []string    // join, follow: cluster ports to ask
 	reason  string      // wait, refuse
 }
 
 // decide says what a broker without a cluster does, given what it remembers and whom it sees. dialled says that the
 // addresses of --join were tried.
 func decide(r Record, w Wish, seen []gossip.Member, dialled bool) step {
-	if foreign, ok := conflict(r, seen); ok {
-		return step{kind: refuse, reason: foreign}
-	}
-	switch {
-	case r.Promise != nil && r.Promise.Proposer:
-		return step{kind: ask, members: r.Promise.Members}
-	case r.Promise != nil:
-		return step{kind: follow}
+	if r.Promise != nil && !r.mine() {
+		return promised(r.Promise, seen)
 	}
 	if cluster, addrs := formed(seen); !cluster.IsZero() {
 		if w.Bootstrap {
@@ -58,6 +52,8 @@ func decide(r Record, w Wish, seen []gossip.Member, dialled bool) step {
 		return step{kind: join, cluster: cluster, addrs: addrs}
 	}
 	switch {
+	case r.mine():
+		return step{kind: ask, members: r.Promise.Members}
 	case w.Bootstrap || w.Expect == 1:
 		if !dialled {
 			return step{kind: wait, reason: "asking the addresses of --join"}
@@ -69,15 +65,18 @@ func decide(r Record, w Wish, seen []gossip.Member, dialled bool) step {
 	return step{kind: wait, reason: "no broker of a cluster answers at the addresses of --join"}
 }
 
-// conflict: a promise to one cluster, and another that is there.
-func conflict(r Record, seen []gossip.Member) (string, bool) {
+// promised: only the one who asked for the promise can say what became of it. Its address may have changed.
+func promised(p *Promise, seen []gossip.Member) step {
+	from, _ := p.find(p.From)
+	s := step{kind: follow, addrs: []string{from.Addr}}
 	for _, m := range seen {
-		if r.Promise != nil && !m.ClusterID.IsZero() && m.ClusterID != r.Promise.ClusterID {
-			return fmt.Sprintf("this broker has promised to form cluster %s, but %s belongs to cluster %s: to join that one, first run `kctl cluster recover --forget-promise` on this data",
-				r.Promise.ClusterID, m.ClusterAddr, m.ClusterID), true
+		if m.Directory == p.From {
+			s.addrs = []string{m.ClusterAddr}
 		}
 	}
-	return "", false
+	s.reason = fmt.Sprintf("the broker at %s, which this one has promised to form cluster %s with, does not answer; if its data is lost, run `kctl cluster recover --forget-promise` on this broker's data",
+		s.addrs[0], p.ClusterID)
+	return s
 }
 
 func formed(seen []gossip.Member) (cluster uuid.UUID, addrs []string) {

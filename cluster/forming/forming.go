@@ -36,7 +36,7 @@ type Gossip interface {
 
 // Peers are calls to other brokers' cluster ports.
 type Peers interface {
-	// Form asks a broker to promise. A *RefusedError is its answer; others mean that there was none.
+	// Form asks a broker to promise. *RefusedError and *PromisedError are its answers; others mean that there was none.
 	Form(ctx context.Context, addr string, p Promise) error
 	// Join asks any member of a cluster to take this broker in.
 	Join(ctx context.Context, addr string, q JoinRequest) (JoinAnswer, error)
@@ -53,9 +53,11 @@ type JoinRequest struct {
 
 // JoinAnswer is what a member says. Refused is final, Wait is not.
 type JoinAnswer struct {
-	ClusterID uuid.UUID
-	Node      metadata.BrokerID
-	Leader    string // cluster port of who decides, when it is another
+	Directory uuid.UUID         // of who answers
+	ClusterID uuid.UUID         // that it belongs to; zero: none
+	Promise   uuid.UUID         // the cluster that it has promised to form; zero: none
+	Node      metadata.BrokerID // of who asked
+	Leader    string            // cluster port of who decides, when it is another
 	Wait      string
 	Refused   string
 }
@@ -64,6 +66,16 @@ type JoinAnswer struct {
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }
+
+// PromisedError refuses a promise since another cluster has it.
+type PromisedError struct {
+	Addr      string
+	ClusterID uuid.UUID
+}
+
+func (e *PromisedError) Error() string {
+	return fmt.Sprintf("the broker at %s has promised to form cluster %s", e.Addr, e.ClusterID)
+}
 
 // Options are what Forming works with.
 type Options struct {
@@ -100,7 +112,6 @@ type Forming struct {
 	mu struct {
 		sync.Mutex
 		record Record
-		known  []string // cluster ports that answered to Join
 	}
 }
 
@@ -144,6 +155,16 @@ func (f *Forming) Record() Record {
 	return f.mu.record
 }
 
+// Answer is what this broker says of itself to one that asks to join.
+func (f *Forming) Answer() JoinAnswer {
+	r := f.Record()
+	a := JoinAnswer{Directory: r.Directory, ClusterID: r.ClusterID, Node: metadata.NoBroker, Wait: "the broker at " + f.o.Wish.Addr + " does not take part in a cluster yet"}
+	if r.Promise != nil {
+		a.Promise = r.Promise.ClusterID
+	}
+	return a
+}
+
 // Known tells that this broker already belongs to a cluster, as found in its metadata log.
 func (f *Forming) Known(cluster uuid.UUID, node metadata.BrokerID) error {
 	return f.change(func(r *Record) error {
@@ -171,7 +192,7 @@ func (f *Forming) change(decide func(*Record) error) error {
 	return nil
 }
 
-// Promise answers another broker's Form: nil is a promise. Errors: *RefusedError, and those of the disk.
+// Promise answers another broker's Form: nil is a promise. Errors: *RefusedError, *PromisedError, and those of the disk.
 func (f *Forming) Promise(p Promise) error {
 	return f.change(func(r *Record) error {
 		me, ok := p.find(r.Directory)
@@ -181,14 +202,13 @@ func (f *Forming) Promise(p Promise) error {
 		case !r.ClusterID.IsZero() && r.ClusterID != p.ClusterID:
 			return &RefusedError{fmt.Sprintf("the broker at %s belongs to cluster %s already", f.o.Wish.Addr, r.ClusterID)}
 		case r.Promise != nil && !r.Promise.same(&p):
-			return &RefusedError{fmt.Sprintf("the broker at %s has promised to form cluster %s", f.o.Wish.Addr, r.Promise.ClusterID)}
+			return &PromisedError{f.o.Wish.Addr, r.Promise.ClusterID}
 		case r.Promise == nil && int(f.o.Wish.Expect) != len(p.Members):
 			return &RefusedError{fmt.Sprintf("the broker at %s was not started with --bootstrap-expect %d", f.o.Wish.Addr, len(p.Members))}
 		case f.o.Wish.Node != metadata.NoBroker && f.o.Wish.Node != me.Node:
 			return &RefusedError{fmt.Sprintf("the broker at %s has the id %d", f.o.Wish.Addr, f.o.Wish.Node)}
 		}
 		if r.Promise == nil {
-			p.Proposer = false
 			r.Promise, r.Node = &p, me.Node
 		}
 		return nil
@@ -254,21 +274,43 @@ func (f *Forming) take(ctx context.Context, s step) (*Outcome, string, error) {
 	case join:
 		return f.join(ctx, s.addrs)
 	case follow:
-		out := f.member(f.Record())
-		return &out, "", nil
+		return f.follow(ctx, s)
 	}
 	return nil, s.reason, nil
 }
 
-// member is the outcome for a broker that knows its cluster, or has promised to be in one.
+// follow asks the one who was given a promise. That cluster has begun: this broker is its member. It will not begin: the
+// promise is void.
+func (f *Forming) follow(ctx context.Context, s step) (*Outcome, string, error) {
+	p := f.Record().Promise
+	a, err := f.one(ctx, s.addrs[0], JoinRequest{Directory: f.Record().Directory, Node: f.o.Wish.Node, Addr: f.o.Wish.Addr})
+	switch {
+	case err != nil || p == nil || a.Directory != p.From:
+		return nil, s.reason, nil
+	case a.ClusterID == p.ClusterID:
+		return nil, "", f.change(func(r *Record) error {
+			r.ClusterID = p.ClusterID
+			return nil
+		})
+	case a.Promise == p.ClusterID:
+		return nil, "the broker at " + s.addrs[0] + " forms the cluster", nil
+	}
+	return nil, "", f.change(func(r *Record) error {
+		if r.Promise == p {
+			r.Promise, r.Node = nil, metadata.NoBroker
+		}
+		return nil
+	})
+}
+
+// member is the outcome for a broker that knows its cluster.
 func (f *Forming) member(r Record) Outcome {
 	out := Outcome{ClusterID: r.ClusterID, Node: r.Node, Directory: r.Directory, Addrs: map[metadata.BrokerID]string{}}
 	if p := r.Promise; p != nil {
-		out.ClusterID = p.ClusterID
 		for _, c := range p.Members {
 			out.Addrs[c.Node] = c.Addr
 		}
-		if p.Proposer && !r.Settled && !r.ClusterID.IsZero() {
+		if r.mine() && !r.Settled {
 			out.Bootstrap = p.Members
 		}
 		return out
@@ -288,7 +330,7 @@ func (f *Forming) begin() (*Outcome, string, error) {
 	}
 	err = f.change(func(r *Record) error {
 		me := Candidate{Directory: r.Directory, Node: node, Addr: f.o.Wish.Addr}
-		r.Promise = &Promise{ClusterID: id, Members: []Candidate{me}, Proposer: true}
+		r.Promise = &Promise{ClusterID: id, Members: []Candidate{me}, From: r.Directory}
 		r.ClusterID, r.Node = id, node
 		return nil
 	})
@@ -315,18 +357,18 @@ func (f *Forming) ask(ctx context.Context, members []Candidate) (*Outcome, strin
 	var p Promise
 	err = f.change(func(r *Record) error {
 		if r.Promise == nil {
-			r.Promise = &Promise{ClusterID: id, Members: members, Proposer: true}
+			r.Promise = &Promise{ClusterID: id, Members: members, From: r.Directory}
 			me, _ := r.Promise.find(r.Directory)
 			r.Node = me.Node
 		}
 		p = *r.Promise
 		return nil
 	})
-	if err != nil || !p.Proposer {
+	if err != nil || p.From != f.Record().Directory {
 		return nil, "", err // a promise to another came first
 	}
-	if reason := f.collect(ctx, p); reason != "" {
-		return nil, reason, nil
+	if err := f.collect(ctx, p); err != nil {
+		return nil, err.Error(), f.yield(p, err)
 	}
 	err = f.change(func(r *Record) error {
 		r.ClusterID = p.ClusterID
@@ -340,14 +382,14 @@ func (f *Forming) ask(ctx context.Context, members []Candidate) (*Outcome, strin
 	return &out, "", nil
 }
 
-// collect asks all at once; the answer says what is missing.
-func (f *Forming) collect(ctx context.Context, p Promise) string {
+// collect asks all at once; the error says what is missing.
+func (f *Forming) collect(ctx context.Context, p Promise) error {
 	self := f.Record().Directory
 	now := map[uuid.UUID]string{} // addresses change; directories do not
 	for _, m := range f.o.Gossip.Members() {
 		now[m.Directory] = m.ClusterAddr
 	}
-	reasons := make([]string, len(p.Members))
+	errs := make([]error, len(p.Members))
 	var wg sync.WaitGroup
 	for i, c := range p.Members {
 		if c.Directory == self {
@@ -360,17 +402,27 @@ func (f *Forming) collect(ctx context.Context, p Promise) string {
 			ctx, cancel := context.WithTimeout(ctx, callTimeout)
 			defer cancel()
 			if err := f.o.Peers.Form(ctx, c.Addr, p); err != nil {
-				reasons[i] = fmt.Sprintf("broker %d at %s has not agreed yet: %v", c.Node, c.Addr, err)
+				errs[i] = fmt.Errorf("broker %d at %s has not agreed yet: %w", c.Node, c.Addr, err)
 			}
 		})
 	}
 	wg.Wait()
-	for _, r := range reasons {
-		if r != "" {
-			return r
-		}
+	return errors.Join(errs...)
+}
+
+// yield gives a cluster up that has not begun when a member has promised another one, so that two who ask do not wait for
+// each other for ever. Of any two one yields: the one with the larger id. Those who promised are told when they ask.
+func (f *Forming) yield(p Promise, reason error) error {
+	var other *PromisedError
+	if !errors.As(reason, &other) || other.ClusterID.Compare(p.ClusterID) > 0 {
+		return nil
 	}
-	return ""
+	return f.change(func(r *Record) error {
+		if r.Promise != nil && r.Promise.ClusterID == p.ClusterID && r.ClusterID.IsZero() {
+			r.Promise, r.Node = nil, metadata.NoBroker
+		}
+		return nil
+	})
 }
 
 // join asks for an id.
@@ -381,10 +433,11 @@ func (f *Forming) join(ctx context.Context, addrs []string) (*Outcome, string, e
 		return nil, a.Wait, err
 	}
 	err = f.change(func(r *Record) error {
-		if r.Promise != nil {
+		if r.Promise != nil && !r.mine() {
 			return nil // given meanwhile; the next look decides
 		}
-		r.ClusterID, r.Node = a.ClusterID, a.Node
+		// A cluster that this broker itself wanted to form has not begun, and now never will.
+		r.ClusterID, r.Node, r.Promise = a.ClusterID, a.Node, nil
 		return nil
 	})
 	return nil, "", err

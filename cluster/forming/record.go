@@ -34,7 +34,9 @@ type Record struct {
 type Promise struct {
 	ClusterID uuid.UUID
 	Members   []Candidate
-	Proposer  bool // this broker asked the others, and writes the first entry of the log when all have agreed
+	// From is the directory of the member that asked the others. It alone writes the first entry of the log, when all have
+	// agreed; so its word that it no longer will is enough to take a promise back.
+	From uuid.UUID
 }
 
 // Candidate is a broker that takes part in forming a cluster.
@@ -43,6 +45,9 @@ type Candidate struct {
 	Node      metadata.BrokerID // NoBroker: none was given
 	Addr      string            // of its cluster port
 }
+
+// mine tells whether this directory is the one that asks.
+func (r Record) mine() bool { return r.Promise != nil && r.Promise.From == r.Directory }
 
 // find returns the member with a directory.
 func (p *Promise) find(directory uuid.UUID) (Candidate, bool) {
@@ -77,9 +82,9 @@ type fileRecord struct {
 }
 
 type filePromise struct {
-	Cluster  string       `json:"cluster_id"`
-	Proposer bool         `json:"proposer,omitempty"`
-	Members  []fileMember `json:"members"`
+	Cluster string       `json:"cluster_id"`
+	From    string       `json:"from_directory_id"`
+	Members []fileMember `json:"members"`
 }
 
 type fileMember struct {
@@ -98,7 +103,7 @@ func idText(id uuid.UUID) string {
 func (r Record) encode() ([]byte, error) {
 	f := fileRecord{Directory: r.Directory.String(), Cluster: idText(r.ClusterID), Node: int32(r.Node), Settled: r.Settled}
 	if r.Promise != nil {
-		f.Promise = &filePromise{Cluster: r.Promise.ClusterID.String(), Proposer: r.Promise.Proposer}
+		f.Promise = &filePromise{Cluster: r.Promise.ClusterID.String(), From: r.Promise.From.String()}
 		for _, c := range r.Promise.Members {
 			f.Promise.Members = append(f.Promise.Members, fileMember{c.Directory.String(), int32(c.Node), c.Addr})
 		}
@@ -127,7 +132,7 @@ func decodeRecord(b []byte) (Record, error) {
 	var p parser
 	r := Record{Directory: p.id(f.Directory, true), ClusterID: p.id(f.Cluster, false), Node: metadata.BrokerID(f.Node), Settled: f.Settled}
 	if f.Promise != nil {
-		r.Promise = &Promise{ClusterID: p.id(f.Promise.Cluster, true), Proposer: f.Promise.Proposer}
+		r.Promise = &Promise{ClusterID: p.id(f.Promise.Cluster, true), From: p.id(f.Promise.From, true)}
 		for _, m := range f.Promise.Members {
 			r.Promise.Members = append(r.Promise.Members, Candidate{p.id(m.Directory, true), metadata.BrokerID(m.Node), m.Addr})
 		}
