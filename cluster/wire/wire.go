@@ -20,6 +20,12 @@ import (
 // Propose carries commands to the leader of the metadata log.
 var Propose = Method[PbPropose, PbProposed, *PbPropose, *PbProposed]{Key: 10100}
 
+// Form asks for a promise to form a cluster, Join to become a member of one. Both are served to strangers.
+var (
+	Form = Method[PbForm, PbFormed, *PbForm, *PbFormed]{Key: 10120}
+	Join = Method[PbJoin, PbJoined, *PbJoin, *PbJoined]{Key: 10121}
+)
+
 // message is a pointer to a generated message.
 type message[M any] interface {
 	*M

@@ -169,6 +169,340 @@ func (x *PbProposed) GetRefused() []int32 {
 	return nil
 }
 
+// PbForm asks a broker without a cluster to promise that it forms this one and no other.
+type PbForm struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId" json:"cluster_id,omitempty"`
+	From          []byte                 `protobuf:"bytes,2,opt,name=from" json:"from,omitempty"` // directory of who asks
+	Members       []*PbCandidate         `protobuf:"bytes,3,rep,name=members" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbForm) Reset() {
+	*x = PbForm{}
+	mi := &file_wire_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbForm) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbForm) ProtoMessage() {}
+
+func (x *PbForm) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbForm.ProtoReflect.Descriptor instead.
+func (*PbForm) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *PbForm) GetClusterId() []byte {
+	if x != nil {
+		return x.ClusterId
+	}
+	return nil
+}
+
+func (x *PbForm) GetFrom() []byte {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *PbForm) GetMembers() []*PbCandidate {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+type PbCandidate struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory" json:"directory,omitempty"`
+	Node          int32                  `protobuf:"varint,2,opt,name=node" json:"node,omitempty"`
+	Addr          string                 `protobuf:"bytes,3,opt,name=addr" json:"addr,omitempty"` // of its cluster port
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbCandidate) Reset() {
+	*x = PbCandidate{}
+	mi := &file_wire_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbCandidate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbCandidate) ProtoMessage() {}
+
+func (x *PbCandidate) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbCandidate.ProtoReflect.Descriptor instead.
+func (*PbCandidate) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PbCandidate) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *PbCandidate) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *PbCandidate) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
+type PbFormed struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Refused       string                 `protobuf:"bytes,1,opt,name=refused" json:"refused,omitempty"`   // a sentence; "": promised
+	Promised      []byte                 `protobuf:"bytes,2,opt,name=promised" json:"promised,omitempty"` // not empty: refused since it has promised this cluster
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbFormed) Reset() {
+	*x = PbFormed{}
+	mi := &file_wire_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbFormed) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbFormed) ProtoMessage() {}
+
+func (x *PbFormed) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbFormed.ProtoReflect.Descriptor instead.
+func (*PbFormed) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PbFormed) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
+func (x *PbFormed) GetPromised() []byte {
+	if x != nil {
+		return x.Promised
+	}
+	return nil
+}
+
+// PbJoin asks a member to take a broker in: first for its id, then, with admit, for the log.
+type PbJoin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory" json:"directory,omitempty"`
+	Node          int32                  `protobuf:"varint,2,opt,name=node" json:"node,omitempty"` // -1: one is to be allotted
+	Addr          string                 `protobuf:"bytes,3,opt,name=addr" json:"addr,omitempty"`  // of its cluster port
+	Admit         bool                   `protobuf:"varint,4,opt,name=admit" json:"admit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbJoin) Reset() {
+	*x = PbJoin{}
+	mi := &file_wire_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbJoin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbJoin) ProtoMessage() {}
+
+func (x *PbJoin) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbJoin.ProtoReflect.Descriptor instead.
+func (*PbJoin) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PbJoin) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *PbJoin) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *PbJoin) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
+func (x *PbJoin) GetAdmit() bool {
+	if x != nil {
+		return x.Admit
+	}
+	return false
+}
+
+type PbJoined struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory" json:"directory,omitempty"`                  // of who answers
+	ClusterId     []byte                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId" json:"cluster_id,omitempty"` // that it belongs to; empty: none
+	Promise       []byte                 `protobuf:"bytes,3,opt,name=promise" json:"promise,omitempty"`                      // cluster that it has promised to form; empty: none
+	Node          int32                  `protobuf:"varint,4,opt,name=node" json:"node,omitempty"`                           // of who asked
+	Leader        string                 `protobuf:"bytes,5,opt,name=leader" json:"leader,omitempty"`                        // cluster port to ask instead
+	Wait          string                 `protobuf:"bytes,6,opt,name=wait" json:"wait,omitempty"`                            // a sentence: ask again
+	Refused       string                 `protobuf:"bytes,7,opt,name=refused" json:"refused,omitempty"`                      // a sentence: do not
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbJoined) Reset() {
+	*x = PbJoined{}
+	mi := &file_wire_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbJoined) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbJoined) ProtoMessage() {}
+
+func (x *PbJoined) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbJoined.ProtoReflect.Descriptor instead.
+func (*PbJoined) Descriptor() ([]byte, []int) {
+	return file_wire_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PbJoined) GetDirectory() []byte {
+	if x != nil {
+		return x.Directory
+	}
+	return nil
+}
+
+func (x *PbJoined) GetClusterId() []byte {
+	if x != nil {
+		return x.ClusterId
+	}
+	return nil
+}
+
+func (x *PbJoined) GetPromise() []byte {
+	if x != nil {
+		return x.Promise
+	}
+	return nil
+}
+
+func (x *PbJoined) GetNode() int32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *PbJoined) GetLeader() string {
+	if x != nil {
+		return x.Leader
+	}
+	return ""
+}
+
+func (x *PbJoined) GetWait() string {
+	if x != nil {
+		return x.Wait
+	}
+	return ""
+}
+
+func (x *PbJoined) GetRefused() string {
+	if x != nil {
+		return x.Refused
+	}
+	return ""
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -187,7 +521,33 @@ const file_wire_proto_rawDesc = "" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
 	"\x06leader\x18\x03 \x01(\x05R\x06leader\x12\x14\n" +
 	"\x05index\x18\x04 \x01(\x04R\x05index\x12\x18\n" +
-	"\arefused\x18\x05 \x03(\x05R\arefusedB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\arefused\x18\x05 \x03(\x05R\arefused\"n\n" +
+	"\x06PbForm\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\fR\x04from\x121\n" +
+	"\amembers\x18\x03 \x03(\v2\x17.karst.wire.PbCandidateR\amembers\"S\n" +
+	"\vPbCandidate\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04addr\x18\x03 \x01(\tR\x04addr\"@\n" +
+	"\bPbFormed\x12\x18\n" +
+	"\arefused\x18\x01 \x01(\tR\arefused\x12\x1a\n" +
+	"\bpromised\x18\x02 \x01(\fR\bpromised\"d\n" +
+	"\x06PbJoin\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
+	"\x04addr\x18\x03 \x01(\tR\x04addr\x12\x14\n" +
+	"\x05admit\x18\x04 \x01(\bR\x05admit\"\xbb\x01\n" +
+	"\bPbJoined\x12\x1c\n" +
+	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\fR\tclusterId\x12\x18\n" +
+	"\apromise\x18\x03 \x01(\fR\apromise\x12\x12\n" +
+	"\x04node\x18\x04 \x01(\x05R\x04node\x12\x16\n" +
+	"\x06leader\x18\x05 \x01(\tR\x06leader\x12\x12\n" +
+	"\x04wait\x18\x06 \x01(\tR\x04wait\x12\x18\n" +
+	"\arefused\x18\a \x01(\tR\arefusedB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
@@ -201,17 +561,23 @@ func file_wire_proto_rawDescGZIP() []byte {
 	return file_wire_proto_rawDescData
 }
 
-var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_wire_proto_goTypes = []any{
-	(*PbPropose)(nil),  // 0: karst.wire.PbPropose
-	(*PbProposed)(nil), // 1: karst.wire.PbProposed
+	(*PbPropose)(nil),   // 0: karst.wire.PbPropose
+	(*PbProposed)(nil),  // 1: karst.wire.PbProposed
+	(*PbForm)(nil),      // 2: karst.wire.PbForm
+	(*PbCandidate)(nil), // 3: karst.wire.PbCandidate
+	(*PbFormed)(nil),    // 4: karst.wire.PbFormed
+	(*PbJoin)(nil),      // 5: karst.wire.PbJoin
+	(*PbJoined)(nil),    // 6: karst.wire.PbJoined
 }
 var file_wire_proto_depIdxs = []int32{
-	0, // [0:0] is the sub-list for method output_type
-	0, // [0:0] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	3, // 0: karst.wire.PbForm.members:type_name -> karst.wire.PbCandidate
+	1, // [1:1] is the sub-list for method output_type
+	1, // [1:1] is the sub-list for method input_type
+	1, // [1:1] is the sub-list for extension type_name
+	1, // [1:1] is the sub-list for extension extendee
+	0, // [0:1] is the sub-list for field type_name
 }
 
 func init() { file_wire_proto_init() }
@@ -225,7 +591,7 @@ func file_wire_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_proto_rawDesc), len(file_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
