@@ -123,8 +123,14 @@ type Process struct {
 
 // Together is about clusters of several brokers.
 type Together struct {
-	ClusterAddr, ClusterAdvertise string   // karst.cluster.addr, karst.cluster.advertise
-	GossipAddr, GossipAdvertise   string   // karst.gossip.addr, karst.gossip.advertise
+	// Asked says that one of the settings below was given: the ports for other brokers are opened. Without, a broker whose
+	// data belongs to no cluster of several is alone.
+	Asked                         bool
+	Name                          string   // karst.cluster.name
+	ClusterAddr, ClusterAdvertise string   // karst.cluster.addr, karst.cluster.advertise; the first one is never empty
+	GossipAddr, GossipAdvertise   string   // karst.gossip.addr, karst.gossip.advertise; the first one is never empty
+	GossipKeyFile                 string   // karst.gossip.key.file
+	TLSCert, TLSKey, TLSCA        string   // karst.cluster.tls.*: all or none
 	Bootstrap                     bool     // karst.bootstrap
 	BootstrapExpect               int32    // karst.bootstrap.expect
 	Join                          []string // karst.join

@@ -28,10 +28,10 @@ func ResolveBroker(l Layers) (*Broker, []Warning, error) {
 		Fetch:       p.fetch(),
 		Groups:      p.groups(),
 		Process:     p.process(),
-		Together:    p.together(),
 	}
 	p.directories(b)
 	p.listeners(b)
+	b.Together = p.together(b.Listeners)
 	p.defaults(&l)
 	if p.err != nil {
 		return nil, nil, p.err
@@ -236,27 +236,46 @@ func (p *brokerParser) process() Process {
 	return c
 }
 
-// together reads the settings of a cluster. What would need another broker is refused: a node that is told to join and
-// starts alone instead would take writes that the cluster never sees.
-func (p *brokerParser) together() Together {
+// The ports of a cluster's brokers when none are given, on the host of the first listener.
+const (
+	defaultClusterPort = 9093
+	defaultGossipPort  = 7946
+)
+
+// together reads the settings of a cluster.
+func (p *brokerParser) together(listeners []Listener) Together {
 	t := Together{
+		Name:             p.string("karst.cluster.name"),
 		ClusterAddr:      p.string("karst.cluster.addr"),
 		ClusterAdvertise: p.string("karst.cluster.advertise"),
 		GossipAddr:       p.string("karst.gossip.addr"),
 		GossipAdvertise:  p.string("karst.gossip.advertise"),
+		GossipKeyFile:    p.string("karst.gossip.key.file"),
+		TLSCert:          p.string("karst.cluster.tls.cert"),
+		TLSKey:           p.string("karst.cluster.tls.key"),
+		TLSCA:            p.string("karst.cluster.tls.ca"),
 		Bootstrap:        p.bool("karst.bootstrap"),
 		BootstrapExpect:  p.int32("karst.bootstrap.expect"),
 		Join:             p.list("karst.join"),
 	}
-	if t.BootstrapExpect > 1 {
-		p.conflict("karst.bootstrap.expect: this build serves one broker; clusters of several are not served yet",
-			"karst.bootstrap.expect")
+	t.Asked = t.Bootstrap || t.BootstrapExpect > 0 || len(t.Join) > 0 || t.ClusterAddr != "" || t.GossipAddr != ""
+	host := ""
+	if len(listeners) > 0 {
+		host = listeners[0].Host
 	}
-	for _, j := range t.Join {
-		if j != t.GossipAddr && j != t.GossipAdvertise {
-			p.conflict("karst.join: this build serves one broker and cannot join "+j+"; clusters are not served yet",
-				"karst.join")
-		}
+	if t.ClusterAddr == "" {
+		t.ClusterAddr = joinHostPort(host, defaultClusterPort)
+	}
+	if t.GossipAddr == "" {
+		t.GossipAddr = joinHostPort(host, defaultGossipPort)
+	}
+	if t.Bootstrap && t.BootstrapExpect > 1 {
+		p.conflict("karst.bootstrap and karst.bootstrap.expect: the first begins a cluster with this broker alone, the second with several: give one of them",
+			"karst.bootstrap", "karst.bootstrap.expect")
+	}
+	if (t.TLSCert == "") != (t.TLSKey == "") || (t.TLSCert == "") != (t.TLSCA == "") {
+		p.conflict("karst.cluster.tls.cert, karst.cluster.tls.key and karst.cluster.tls.ca: give all three or none",
+			"karst.cluster.tls.cert", "karst.cluster.tls.key", "karst.cluster.tls.ca")
 	}
 	return t
 }

@@ -38,7 +38,8 @@ func TestParseBrokerDefaults(t *testing.T) {
 			MaxMetadataBytes: 4096, Retention: 7 * 24 * time.Hour, RetentionCheck: 10 * time.Minute, CommitTimeout: 5 * time.Second,
 			LoadBufferBytes: 5 << 20, Partitions: 50, SegmentBytes: 100 << 20, ReplicationFactor: 3,
 		},
-		Process: Process{LogLevel: "info", LogFormat: "auto"},
+		Process:  Process{LogLevel: "info", LogFormat: "auto"},
+		Together: Together{Name: "karst", ClusterAddr: "127.0.0.1:9093", GossipAddr: "127.0.0.1:7946"},
 	}
 	if d := cmp.Diff(want, b); d != "" {
 		t.Error(d)
@@ -189,9 +190,8 @@ func TestParseBrokerRefuses(t *testing.T) {
 		{"ssl.client.auth=maybe", "Invalid value maybe for configuration ssl.client.auth"}, // also where nothing reads it yet
 		{"log.cleaner.min.compaction.lag.ms=9;log.cleaner.max.compaction.lag.ms=8", "min.compaction.lag.ms is larger"},
 		{"max.connections.per.ip.overrides=a", "Invalid value a for configuration max.connections.per.ip.overrides"},
-		{"karst.join=k2:7946", "karst.join: this build serves one broker and cannot join k2:7946"},
-		{"karst.join=k1:7946,k2:7946;karst.gossip.addr=k1:7946", "karst.join: this build serves one broker and cannot join k2:7946"},
-		{"karst.bootstrap.expect=3", "karst.bootstrap.expect: this build serves one broker"},
+		{"karst.bootstrap=true;karst.bootstrap.expect=3", "karst.bootstrap and karst.bootstrap.expect"},
+		{"karst.cluster.tls.cert=/c", "karst.cluster.tls.cert, karst.cluster.tls.key and karst.cluster.tls.ca"},
 	} {
 		if _, _, err := ParseBroker(settings(c.static)); err == nil || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %s", c.static, err, c.want)
@@ -199,7 +199,7 @@ func TestParseBrokerRefuses(t *testing.T) {
 	}
 	for _, ok := range []string{
 		"broker.id=3", "node.id=3;broker.id=3", "karst.bootstrap=true;karst.bootstrap.expect=1",
-		"karst.join=k1:7946;karst.gossip.addr=k1:7946", "process.roles=broker,controller",
+		"karst.join=k1:7946,k2:7946;karst.gossip.addr=k1:7946", "karst.bootstrap.expect=3", "process.roles=broker,controller",
 		"replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector",
 	} {
 		if _, _, err := ParseBroker(settings(ok)); err != nil {
