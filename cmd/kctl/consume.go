@@ -27,6 +27,7 @@ func consumeCommand(s *session) *cli.Command {
 			"kctl consume orders",
 			"kctl consume orders -s @-2h -f '%d{rfc3339} %p/%o %k %v'",
 			"kctl consume orders --follow --grep refund -o jsonl",
+			"kctl consume orders -g billing --follow",
 			"kctl consume orders -s start -o jsonl | kctl produce copy --input jsonl"),
 		Flags: flagSet([]cli.Flag{
 			&cli.StringFlag{Name: "start", Aliases: []string{"s"}, Usage: "`POS` to begin at"},
@@ -38,6 +39,8 @@ func consumeCommand(s *session) *cli.Command {
 			&cli.BoolFlag{Name: "follow", Usage: "go on with new records (without -s: begin with them)"},
 			&cli.BoolFlag{Name: "exit", Usage: "stop at the end as it is at the beginning, whatever -n says"},
 			&cli.StringFlag{Name: "grep", Usage: "only records with a match of `REGEX` in key or value"},
+			&cli.StringFlag{Name: "group", Aliases: []string{"g"}, Usage: "as a member of `GROUP`, from where it is; -s start or end says where partitions begin that it has no offset of"},
+			&cli.StringFlag{Name: "commit", Usage: "`WHEN` the group's offsets are committed: every (default: after each batch that was written), end or none"},
 			&cli.StringFlag{Name: "isolation", Usage: "`LEVEL`: read_uncommitted (default) or read_committed"},
 			&cli.BoolFlag{Name: "meta-only", Usage: "sizes instead of key, value and headers"},
 			&cli.StringFlag{Name: "format", Aliases: []string{"f"}, Usage: "`FORMAT` of each record, see above"},
@@ -68,6 +71,8 @@ type consumption struct {
 	grep       *regexp.Regexp
 	isolation  kgo.IsolationLevel
 	write      recordWriter
+	group      string
+	hinted     bool
 }
 
 func (s *session) consumption(c *cli.Context) (q consumption, err error) {
@@ -104,7 +109,14 @@ func (s *session) consumption(c *cli.Context) (q consumption, err error) {
 	if q.write, err = newRecordWriter(c.String("format"), c.String("output"), c.Bool("meta-only")); err != nil {
 		return q, err
 	}
-	return q, q.decideEnds(c, s.outTTY)
+	if q.group = c.String("group"); q.group != "" {
+		if err := q.checkGroup(c); err != nil {
+			return q, err
+		}
+	} else if c.IsSet("commit") {
+		return q, usage("--commit needs --group")
+	}
+	return q, q.decideEnds(c, s.outTTY && q.group == "")
 }
 
 // decideEnds fills in where to begin and whether to stop when the flags do not say.
@@ -150,6 +162,9 @@ func (s *session) consume(c *cli.Context) error {
 	q, err := s.consumption(c)
 	if err != nil {
 		return err
+	}
+	if q.group != "" {
+		return s.consumeGroup(c, q)
 	}
 	l, err := s.connect(c)
 	if err != nil {

@@ -35,6 +35,7 @@ func commands(s *session) []*cli.Command {
 		topicCommand(s),
 		produceCommand(s),
 		consumeCommand(s),
+		groupCommand(s),
 		configCommand(s),
 		logCommand(s),
 		storageCommand(s),

@@ -82,7 +82,8 @@ type partitionLog struct {
 	topicPartition
 	leader     int32
 	epoch      int32
-	start, end int64 // end is what a reader of the wanted isolation level gets to
+	id         [16]byte // of the topic; only where it is asked for
+	start, end int64    // end is what a reader of the wanted isolation level gets to
 }
 
 func (g partitionLog) String() string { return fmt.Sprintf("%s-%d", g.topic, g.partition) }
