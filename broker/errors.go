@@ -74,12 +74,20 @@ const (
 	codeUnsupportedCodec     int16 = 76
 	codeStaleBrokerEpoch     int16 = 77
 	codeMemberIDRequired     int16 = 79
+	codePreferredLeader      int16 = 80
 	codeGroupMaxSize         int16 = 81
 	codeFencedInstance       int16 = 82
+	codeNoEligibleLeader     int16 = 83
+	codeElectionNotNeeded    int16 = 84
+	codeNoReassignment       int16 = 85
 	codeGroupSubscribed      int16 = 86
 	codeInvalidRecord        int16 = 87
+	codeInvalidUpdateVersion int16 = 95
 	codeUnknownTopicID       int16 = 100
+	codeDuplicateBroker      int16 = 101
+	codeUnknownBroker        int16 = 102
 	codeSessionTopicIDs      int16 = 106
+	codeIneligibleReplica    int16 = 107
 	codeEndpointType         int16 = 114
 	codeTransactionAbortable int16 = 120
 )
@@ -193,6 +201,10 @@ var errorTable = []errorRow{
 	typed[*metadata.TopicCollisionError]("metadata.TopicCollisionError", codeInvalidTopic, codeInvalidTopic),
 	typed[*metadata.TopicNameError]("metadata.TopicNameError", codeInvalidTopic, codeInvalidTopic),
 	typed[*metadata.StaleIncarnationError]("metadata.StaleIncarnationError", codeStaleBrokerEpoch, codeStaleBrokerEpoch),
+	typed[*metadata.UnknownBrokerError]("metadata.UnknownBrokerError", codeUnknownBroker, codeUnknownBroker),
+	typed[*metadata.BrokerInUseError]("metadata.BrokerInUseError", codeDuplicateBroker, codeDuplicateBroker),
+	typed[*metadata.StalePartitionError]("metadata.StalePartitionError", codeInvalidUpdateVersion, codeInvalidUpdateVersion),
+	typed[*metadata.IneligibleReplicaError]("metadata.IneligibleReplicaError", codeIneligibleReplica, codeIneligibleReplica),
 	typed[*metadata.PreconditionError]("metadata.PreconditionError", codeInvalidRequest, codeInvalidRequest),
 	typed[*metadata.ConfigVersionError]("metadata.ConfigVersionError", codeRequestTimedOut, codeRequestTimedOut),
 	typed[*metadata.CorruptError]("metadata.CorruptError", codeUnknown, codeUnknown),
@@ -220,6 +232,10 @@ var errorTable = []errorRow{
 	typed[*controller.AssignmentError]("controller.AssignmentError", codeInvalidAssignment, codeInvalidAssignment),
 	typed[*controller.ConfigError]("controller.ConfigError", codeInvalidConfig, codeInvalidConfig),
 	typed[*controller.RequestError]("controller.RequestError", codeInvalidRequest, codeInvalidRequest),
+	typed[*controller.NoReassignmentError]("controller.NoReassignmentError", codeNoReassignment, codeNoReassignment),
+	typed[*controller.PreferredLeaderError]("controller.PreferredLeaderError", codePreferredLeader, codePreferredLeader),
+	typed[*controller.NoEligibleLeaderError]("controller.NoEligibleLeaderError", codeNoEligibleLeader, codeNoEligibleLeader),
+	typed[*controller.ElectionNotNeededError]("controller.ElectionNotNeededError", codeElectionNotNeeded, codeElectionNotNeeded),
 	typed[*controller.ConfigOperationError]("controller.ConfigOperationError", codeUnknown, codeUnknown),
 
 	value("errDeletionDisabled", errDeletionDisabled, codeDeletionDisabled, codeInvalidRequest),

@@ -12,6 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -34,6 +35,19 @@ type Options struct {
 	Logger    *slog.Logger
 	Registry  prometheus.Registerer // nil: metrics are not registered
 	Random    io.Reader             // nil: crypto/rand
+
+	// Peers connects this broker to the others; nil: it is alone, and its own controller.
+	Peers Peers
+	// Start is this start of the process, as the log directories name it. The zero Start claims nothing.
+	Start Start
+	// Confirm tells the log directories that Start is on record; nil: nobody.
+	Confirm func() error
+	// LogEnd is asked when a partition has lost all who are known to have everything; nil: no log is known.
+	LogEnd LogEnd
+	// Applied waits until this broker's partitions have taken their roles of the image at index.
+	Applied func(ctx context.Context, index uint64) error
+	// Mono is the steady clock that scheduling gaps are measured with; nil: time.Now.
+	Mono func() time.Time
 }
 
 // Cluster is this node's membership. Its methods may be called from any goroutine; AutoCreate and ProducerID need Run.

@@ -240,5 +240,7 @@ func difference(r metadata.Resource, before, after map[string]string, version ui
 func IsConflict(err error) bool {
 	var version *metadata.ConfigVersionError
 	var precondition *metadata.PreconditionError
-	return errors.As(err, &version) || errors.As(err, &precondition)
+	var stale *metadata.StalePartitionError
+	var ineligible *metadata.IneligibleReplicaError
+	return errors.As(err, &version) || errors.As(err, &precondition) || errors.As(err, &stale) || errors.As(err, &ineligible)
 }

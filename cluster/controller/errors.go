@@ -1,6 +1,10 @@
 package controller
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/karstlog/karst/cluster/metadata"
+)
 
 // PartitionCountError refuses a number of partitions: none, or not more than there are.
 type PartitionCountError struct{ Reason string }
@@ -53,4 +57,30 @@ func badRequest(format string, args ...any) error {
 
 func badAssignment(format string, args ...any) error {
 	return &AssignmentError{fmt.Sprintf(format, args...)}
+}
+
+// NoReassignmentError refuses to cancel a reassignment where none runs.
+type NoReassignmentError struct{}
+
+func (e *NoReassignmentError) Error() string { return "No partition reassignment is in progress." }
+
+// PreferredLeaderError says that the preferred leader cannot lead: it is fenced or not in sync.
+type PreferredLeaderError struct{ Broker metadata.BrokerID }
+
+func (e *PreferredLeaderError) Error() string {
+	return fmt.Sprintf("The preferred leader %d is not available.", e.Broker)
+}
+
+// NoEligibleLeaderError says that no replica could be made leader.
+type NoEligibleLeaderError struct{}
+
+func (e *NoEligibleLeaderError) Error() string {
+	return "No replica is available to lead the partition."
+}
+
+// ElectionNotNeededError says that who would be elected leads already.
+type ElectionNotNeededError struct{}
+
+func (e *ElectionNotNeededError) Error() string {
+	return "Leader election not needed for the partition."
 }

@@ -30,6 +30,16 @@ func (im *Image) apply(c Command) (Delta, error) {
 		return im.setClusterID(c)
 	case RegisterBroker:
 		return im.registerBroker(c)
+	case FenceBroker:
+		return im.fenceBroker(c)
+	case DrainBroker:
+		return im.drainBroker(c)
+	case UnregisterBroker:
+		return im.unregisterBroker(c)
+	case AllotBrokerID:
+		return im.allotBrokerID(c)
+	case AlterPartitions:
+		return im.alterPartitions(c)
 	case CreateTopic:
 		return im.createTopic(c)
 	case DeleteTopic:
@@ -72,75 +82,6 @@ func (im *Image) setClusterID(c SetClusterID) (Delta, error) {
 	im.clusterID = c.ID
 	im.checksum ^= sumClusterID(c.ID)
 	return Delta{ClusterID: true}, nil
-}
-
-func (im *Image) registerBroker(c RegisterBroker) (Delta, error) {
-	b := c.Broker
-	if b.ID < 0 || b.Incarnation.IsZero() {
-		return Delta{}, refuse("broker %d needs an id of 0 or more and an incarnation", b.ID)
-	}
-	b.Endpoints = slices.Clone(b.Endpoints)
-	b.ProducerIDs = ProducerIDBlock{}
-	old, known := im.Broker(b.ID)
-	if known && old.Incarnation == b.Incarnation {
-		b.ProducerIDs = old.ProducerIDs
-	}
-	renewed := !known || old.Incarnation != b.Incarnation
-	d := Delta{Topics: im.leadershipsOf(&b, renewed)}
-	if !known || old.sum() != b.sum() {
-		im.putBroker(&b)
-		d.Brokers = []BrokerID{b.ID}
-	}
-	return d, nil
-}
-
-// putBroker sets or replaces one broker.
-func (im *Image) putBroker(b *Broker) {
-	i, known := im.findBroker(b.ID)
-	list := make([]*Broker, 0, len(im.brokers)+1)
-	list = append(list, im.brokers...)
-	if known {
-		im.checksum ^= list[i].sum()
-		list[i] = b
-	} else {
-		list = slices.Insert(list, i, b)
-	}
-	im.checksum ^= b.sum()
-	im.brokers = list
-}
-
-// leadershipsOf works out what a registration changes: with a new incarnation the broker's leaderships get a new epoch,
-// and partitions that nobody leads are led by it when it is in their ISR and not fenced.
-func (im *Image) leadershipsOf(b *Broker, renewed bool) []TopicChange {
-	concerns := func(p *Partition) bool {
-		return renewed && p.Leader == b.ID || !b.Fenced && p.Leader == NoBroker && slices.Contains(p.ISR, b.ID)
-	}
-	var changes []TopicChange
-	for t := range im.Topics() {
-		if next := t.withLeader(b.ID, concerns); next != t {
-			changes = append(changes, TopicChange{t.ID, t.Name, t, next})
-		}
-	}
-	im.putTopics(changes)
-	return changes
-}
-
-// withLeader begins a leadership of the broker in each partition that concerns it; t itself when none does.
-func (t *Topic) withLeader(id BrokerID, concerns func(*Partition) bool) *Topic {
-	next := t
-	for i := range t.Partitions {
-		if !concerns(&t.Partitions[i]) {
-			continue
-		}
-		if next == t {
-			next = &Topic{ID: t.ID, Name: t.Name, Partitions: slices.Clone(t.Partitions)}
-		}
-		p := &next.Partitions[i]
-		p.Leader = id
-		p.LeaderEpoch++
-		p.PartitionEpoch++
-	}
-	return next
 }
 
 // putTopics writes changes of existing topics, in one transaction of the trees.
@@ -219,8 +160,8 @@ func (im *Image) newPartitions(replicas [][]BrokerID, epoch LeaderEpoch) []Parti
 
 func (im *Image) newPartition(replicas []BrokerID, epoch LeaderEpoch) Partition {
 	usable := replicas
-	if slices.ContainsFunc(replicas, func(id BrokerID) bool { return !im.usable(id) }) {
-		usable = slices.DeleteFunc(slices.Clone(replicas), func(id BrokerID) bool { return !im.usable(id) })
+	if slices.ContainsFunc(replicas, func(id BrokerID) bool { return !im.eligible(id) }) {
+		usable = slices.DeleteFunc(slices.Clone(replicas), func(id BrokerID) bool { return !im.eligible(id) })
 	}
 	p := Partition{Replicas: replicas, ISR: usable, Leader: NoBroker, LeaderEpoch: epoch}
 	if len(usable) == 0 {
@@ -229,12 +170,6 @@ func (im *Image) newPartition(replicas []BrokerID, epoch LeaderEpoch) Partition 
 		p.Leader = usable[0]
 	}
 	return p
-}
-
-// usable: registered and not fenced.
-func (im *Image) usable(id BrokerID) bool {
-	b, ok := im.Broker(id)
-	return ok && !b.Fenced
 }
 
 func (im *Image) insertTopic(t *Topic) {
@@ -307,7 +242,30 @@ func (im *Image) setConfigs(c SetConfigs) (Delta, error) {
 		return Delta{}, nil
 	}
 	im.putConfigs(c.Resource, values)
-	return Delta{Configs: []Resource{c.Resource}}, nil
+	d := Delta{Configs: []Resource{c.Resource}}
+	if old[minInsync] != values[minInsync] {
+		d.Topics = im.emptyELRs(c.Resource)
+	}
+	return d, nil
+}
+
+const minInsync = "min.insync.replicas"
+
+// emptyELRs is for a change of min.insync.replicas of a topic, or of a broker setting behind those of topics.
+func (im *Image) emptyELRs(r Resource) []TopicChange {
+	return im.changeTopics(func(t *Topic) func(*Partition) bool {
+		_, own := im.Configs(Resource{ResourceTopic, t.Name})[minInsync]
+		if r.Type == ResourceTopic && t.Name != r.Name || r.Type != ResourceTopic && own {
+			return nil
+		}
+		return func(p *Partition) bool {
+			had := len(p.ELR) > 0 && len(p.ISR) > 0 // else the ELR has the last who may lead
+			if had {
+				p.ELR = nil
+			}
+			return had
+		}
+	})
 }
 
 func (im *Image) checkResource(r Resource) error {

@@ -33,6 +33,8 @@ const (
 	hashTopic      = 4
 	hashPartition  = 5
 	hashConfig     = 6
+	hashBrokerID   = 7
+	hashAllotment  = 8
 )
 
 func newHasher(kind uint64) hasher {
@@ -121,6 +123,22 @@ func sumNextProducerID(next int64) uint64 {
 	return h.sum()
 }
 
+func sumNextBrokerID(next BrokerID) uint64 {
+	if next == 0 {
+		return 0
+	}
+	h := newHasher(hashBrokerID)
+	h.signed(1, int64(next))
+	return h.sum()
+}
+
+func (a allotment) sum() uint64 {
+	h := newHasher(hashAllotment)
+	h.id(1, a.request)
+	h.signed(2, int64(a.id))
+	return h.sum()
+}
+
 func (b *Broker) sum() uint64 {
 	h := newHasher(hashBroker)
 	h.signed(1, int64(b.ID))
@@ -138,6 +156,11 @@ func (b *Broker) sum() uint64 {
 	}
 	h.signed(10, b.ProducerIDs.First)
 	h.signed(11, int64(b.ProducerIDs.Count))
+	if b.Draining {
+		h.num(12, 1)
+	}
+	h.text(13, b.ClusterAddr)
+	h.text(14, b.RaftServer)
 	return h.sum()
 }
 
@@ -187,6 +210,10 @@ func (p *Partition) sum(topic uuid.UUID, index int) uint64 {
 	h.signed(8, int64(p.Leader))
 	h.signed(9, int64(p.LeaderEpoch))
 	h.signed(10, int64(p.PartitionEpoch))
+	h.brokers(11, p.LastKnown)
+	if p.Unproven {
+		h.num(12, 1)
+	}
 	return h.sum()
 }
 

@@ -17,7 +17,7 @@ type TopicChange struct {
 // Delta is what differs between two images. Lists are in the order in which the things first changed.
 type Delta struct {
 	Topics    []TopicChange
-	Brokers   []BrokerID // registered or changed
+	Brokers   []BrokerID // registered, changed or gone
 	Configs   []Resource
 	ClusterID bool
 	Txns      bool // some transactional id: for what goes by the image's index
@@ -131,6 +131,11 @@ func Diff(from, to *Image) Delta {
 			d.Brokers = append(d.Brokers, after.ID)
 		}
 	}
+	for _, before := range from.brokers {
+		if _, ok := to.Broker(before.ID); !ok {
+			d.Brokers = append(d.Brokers, before.ID)
+		}
+	}
 	for r := range to.ConfigResources() {
 		if from.ConfigVersion(r) != to.ConfigVersion(r) {
 			d.Configs = append(d.Configs, r)
@@ -167,5 +172,6 @@ func (t *Topic) equal(o *Topic) bool {
 func partitionEqual(a, b Partition) bool {
 	return a.Leader == b.Leader && a.LeaderEpoch == b.LeaderEpoch && a.PartitionEpoch == b.PartitionEpoch &&
 		slices.Equal(a.Replicas, b.Replicas) && slices.Equal(a.ISR, b.ISR) && slices.Equal(a.ELR, b.ELR) &&
-		slices.Equal(a.Adding, b.Adding) && slices.Equal(a.Removing, b.Removing)
+		slices.Equal(a.Adding, b.Adding) && slices.Equal(a.Removing, b.Removing) &&
+		slices.Equal(a.LastKnown, b.LastKnown) && a.Unproven == b.Unproven
 }

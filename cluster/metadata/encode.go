@@ -59,7 +59,23 @@ func commandToProto(c Command) *PbCommand {
 	case SetClusterID:
 		return &PbCommand{Kind: &PbCommand_SetClusterId{&PbSetClusterID{Id: c.ID[:]}}}
 	case RegisterBroker:
-		return &PbCommand{Kind: &PbCommand_RegisterBroker{brokerToProto(&c.Broker)}}
+		return &PbCommand{Kind: &PbCommand_RegisterBroker{registrationToProto(&c)}}
+	case FenceBroker:
+		return &PbCommand{Kind: &PbCommand_FenceBroker{&PbFenceBroker{
+			Id: int32(c.ID), Incarnation: c.Incarnation[:], Changes: changesToProto(c.Changes),
+		}}}
+	case DrainBroker:
+		return &PbCommand{Kind: &PbCommand_DrainBroker{&PbDrainBroker{
+			Id: int32(c.ID), Incarnation: c.Incarnation[:], Draining: c.Draining, Changes: changesToProto(c.Changes),
+		}}}
+	case UnregisterBroker:
+		return &PbCommand{Kind: &PbCommand_UnregisterBroker{&PbUnregisterBroker{Id: int32(c.ID), Incarnation: c.Incarnation[:]}}}
+	case AllotBrokerID:
+		return &PbCommand{Kind: &PbCommand_AllotBrokerId{&PbAllotBrokerID{Request: c.Request[:], Want: int32(c.Want)}}}
+	case AlterPartitions:
+		return &PbCommand{Kind: &PbCommand_AlterPartitions{&PbAlterPartitions{
+			Broker: int32(c.Broker), Incarnation: c.Incarnation[:], Changes: changesToProto(c.Changes),
+		}}}
 	case CreateTopic:
 		return &PbCommand{Kind: &PbCommand_CreateTopic{&PbCreateTopic{
 			Id: c.ID[:], Name: c.Name, Partitions: replicasToProto(c.Partitions), Configs: configsToProto(c.Configs),
@@ -96,8 +112,28 @@ func commandFromProto(p *PbCommand) (Command, error) {
 		id, err := idFromProto(k.SetClusterId.GetId())
 		return SetClusterID{id}, first(knows(k.SetClusterId), err)
 	case *PbCommand_RegisterBroker:
-		b, err := brokerFromProto(k.RegisterBroker)
-		return RegisterBroker{b}, err
+		return registrationFromProto(k.RegisterBroker)
+	case *PbCommand_FenceBroker:
+		c := k.FenceBroker
+		id, err := idFromProto(c.GetIncarnation())
+		changes, cerr := changesFromProto(c.GetChanges())
+		return FenceBroker{BrokerID(c.GetId()), id, changes}, first(knows(c), err, cerr)
+	case *PbCommand_DrainBroker:
+		c := k.DrainBroker
+		id, err := idFromProto(c.GetIncarnation())
+		changes, cerr := changesFromProto(c.GetChanges())
+		return DrainBroker{BrokerID(c.GetId()), id, c.GetDraining(), changes}, first(knows(c), err, cerr)
+	case *PbCommand_UnregisterBroker:
+		id, err := idFromProto(k.UnregisterBroker.GetIncarnation())
+		return UnregisterBroker{BrokerID(k.UnregisterBroker.GetId()), id}, first(knows(k.UnregisterBroker), err)
+	case *PbCommand_AllotBrokerId:
+		id, err := idFromProto(k.AllotBrokerId.GetRequest())
+		return AllotBrokerID{id, BrokerID(k.AllotBrokerId.GetWant())}, first(knows(k.AllotBrokerId), err)
+	case *PbCommand_AlterPartitions:
+		c := k.AlterPartitions
+		id, err := idFromProto(c.GetIncarnation())
+		changes, cerr := changesFromProto(c.GetChanges())
+		return AlterPartitions{BrokerID(c.GetBroker()), id, changes}, first(knows(c), err, cerr)
 	case *PbCommand_CreateTopic:
 		c := k.CreateTopic
 		id, err := idFromProto(c.GetId())
@@ -160,6 +196,7 @@ func brokerToProto(b *Broker) *PbBroker {
 	p := &PbBroker{
 		Id: int32(b.ID), Incarnation: b.Incarnation[:], Rack: b.Rack, Fenced: b.Fenced,
 		ProducerIdFirst: b.ProducerIDs.First, ProducerIdCount: b.ProducerIDs.Count,
+		ClusterAddr: b.ClusterAddr, RaftServer: b.RaftServer, Draining: b.Draining,
 	}
 	for _, e := range b.Endpoints {
 		p.Endpoints = append(p.Endpoints, &PbEndpoint{Name: e.Name, Host: e.Host, Port: e.Port, Security: e.Security})
@@ -172,6 +209,7 @@ func brokerFromProto(p *PbBroker) (Broker, error) {
 	b := Broker{
 		ID: BrokerID(p.GetId()), Incarnation: id, Rack: p.GetRack(), Fenced: p.GetFenced(),
 		ProducerIDs: ProducerIDBlock{p.GetProducerIdFirst(), p.GetProducerIdCount()},
+		ClusterAddr: p.GetClusterAddr(), RaftServer: p.GetRaftServer(), Draining: p.GetDraining(),
 	}
 	for _, e := range p.GetEndpoints() {
 		err = first(err, knows(e))

@@ -51,6 +51,44 @@ func (e *StaleIncarnationError) Error() string {
 	return fmt.Sprintf("broker %d is not registered with incarnation %s", e.Broker, e.Incarnation)
 }
 
+// UnknownBrokerError says that no broker of this id is registered.
+type UnknownBrokerError struct{ Broker BrokerID }
+
+func (e *UnknownBrokerError) Error() string {
+	return fmt.Sprintf("broker %d is not registered", e.Broker)
+}
+
+// BrokerInUseError refuses a broker id that another, living process has.
+type BrokerInUseError struct{ Broker BrokerID }
+
+func (e *BrokerInUseError) Error() string {
+	return fmt.Sprintf("broker id %d is in use by another process; give this one another --id or stop the other one", e.Broker)
+}
+
+// StalePartitionError says that a partition changed since the change was decided. Decide again.
+type StalePartitionError struct {
+	Topic               string
+	Partition           int32
+	Want, Have          PartitionEpoch
+	WantEpoch, HasEpoch LeaderEpoch
+}
+
+func (e *StalePartitionError) Error() string {
+	return fmt.Sprintf("partition %s-%d has partition epoch %d and leader epoch %d, the change was for %d and %d",
+		e.Topic, e.Partition, e.Have, e.HasEpoch, e.Want, e.WantEpoch)
+}
+
+// IneligibleReplicaError refuses to take a broker into an ISR: it is fenced, draining or another incarnation (KIP-841,
+// KIP-903).
+type IneligibleReplicaError struct {
+	Broker BrokerID
+	Reason string
+}
+
+func (e *IneligibleReplicaError) Error() string {
+	return fmt.Sprintf("broker %d is %s", e.Broker, e.Reason)
+}
+
 // ConfigVersionError says that the settings of a resource changed since they were looked at.
 type ConfigVersionError struct {
 	Resource   Resource

@@ -28,7 +28,8 @@ type PartitionEpoch int32
 //  1. topics and topicIDs hold the same topics.
 //  2. near holds one entry for each topic whose name has a '.' or '_', keyed by the name with '_' for '.'.
 //  3. checksum is the XOR of the hashes of all that is in the image (see checksum.go), whatever way led there.
-//  4. brokers is sorted by id.
+//  4. brokers is sorted by id, allotted by request.
+//  5. of each partition: see checkPartition.
 type Image struct {
 	index          uint64
 	clusterID      uuid.UUID
@@ -42,6 +43,8 @@ type Image struct {
 	busyTxns       *iradix.Tree[*Txn] // those of txns whose transaction is open or undecided
 	partitionCount int
 	nextProducerID int64
+	nextBrokerID   BrokerID
+	allotted       []allotment
 }
 
 // Topic is one topic. It never changes; a change of the topic is another Topic.
@@ -53,14 +56,23 @@ type Topic struct {
 
 // Partition says who has a partition and who leads it. Lists of brokers are shared between images: do not modify.
 type Partition struct {
-	Replicas       []BrokerID // the first is the preferred leader
-	ISR            []BrokerID // in the order of Replicas
-	ELR            []BrokerID // eligible leader replicas (KIP-966)
+	Replicas []BrokerID // the first is the preferred leader
+	ISR      []BrokerID // in the order of Replicas
+	// ELR is the eligible leader replicas (KIP-966): they left the ISR while it was smaller than min.insync.replicas,
+	// and have everything below the high watermark, since that does not move as long as there are any.
+	ELR            []BrokerID
 	Adding         []BrokerID // part of Replicas while a reassignment runs (KIP-455)
 	Removing       []BrokerID
 	Leader         BrokerID // NoBroker when nobody may lead
 	LeaderEpoch    LeaderEpoch
 	PartitionEpoch PartitionEpoch
+
+	// LastKnown is ISR and ELR as they stood when the first of them came back without proof that its log is as it was.
+	// Empty as soon as somebody leads.
+	LastKnown []BrokerID
+	// Unproven says that the last of ISR and ELR came back without proof as well. It stays in the ISR, but leads only
+	// if it has the longest log of all of LastKnown (see ChangeRecovered).
+	Unproven bool
 }
 
 // Broker is a registered broker.
@@ -69,7 +81,10 @@ type Broker struct {
 	Incarnation uuid.UUID // one start of the process
 	Rack        string
 	Endpoints   []Endpoint
-	Fenced      bool // registered but not to be used: leads nothing, not shown to clients
+	Fenced      bool   // registered but not to be used: leads nothing, not shown to clients
+	Draining    bool   // about to leave: joins no ISR, gets no replicas. The next incarnation is not draining
+	ClusterAddr string // host:port where brokers talk among themselves; empty when it has none
+	RaftServer  string // its server id in the quorum; empty when it takes no part
 
 	// ProducerIDs is the block this incarnation was given last. Apply fills it.
 	ProducerIDs ProducerIDBlock

@@ -81,6 +81,11 @@ type PbCommand struct {
 	//	*PbCommand_CreatePartitions
 	//	*PbCommand_SetConfigs
 	//	*PbCommand_AllocateProducerIds
+	//	*PbCommand_FenceBroker
+	//	*PbCommand_DrainBroker
+	//	*PbCommand_UnregisterBroker
+	//	*PbCommand_AllotBrokerId
+	//	*PbCommand_AlterPartitions
 	//	*PbCommand_Txn
 	Kind          isPbCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
@@ -187,6 +192,51 @@ func (x *PbCommand) GetAllocateProducerIds() *PbAllocateProducerIDs {
 	return nil
 }
 
+func (x *PbCommand) GetFenceBroker() *PbFenceBroker {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_FenceBroker); ok {
+			return x.FenceBroker
+		}
+	}
+	return nil
+}
+
+func (x *PbCommand) GetDrainBroker() *PbDrainBroker {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_DrainBroker); ok {
+			return x.DrainBroker
+		}
+	}
+	return nil
+}
+
+func (x *PbCommand) GetUnregisterBroker() *PbUnregisterBroker {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_UnregisterBroker); ok {
+			return x.UnregisterBroker
+		}
+	}
+	return nil
+}
+
+func (x *PbCommand) GetAllotBrokerId() *PbAllotBrokerID {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_AllotBrokerId); ok {
+			return x.AllotBrokerId
+		}
+	}
+	return nil
+}
+
+func (x *PbCommand) GetAlterPartitions() *PbAlterPartitions {
+	if x != nil {
+		if x, ok := x.Kind.(*PbCommand_AlterPartitions); ok {
+			return x.AlterPartitions
+		}
+	}
+	return nil
+}
+
 func (x *PbCommand) GetTxn() *PbTxnCommand {
 	if x != nil {
 		if x, ok := x.Kind.(*PbCommand_Txn); ok {
@@ -228,6 +278,26 @@ type PbCommand_AllocateProducerIds struct {
 	AllocateProducerIds *PbAllocateProducerIDs `protobuf:"bytes,7,opt,name=allocate_producer_ids,json=allocateProducerIds,oneof"`
 }
 
+type PbCommand_FenceBroker struct {
+	FenceBroker *PbFenceBroker `protobuf:"bytes,8,opt,name=fence_broker,json=fenceBroker,oneof"`
+}
+
+type PbCommand_DrainBroker struct {
+	DrainBroker *PbDrainBroker `protobuf:"bytes,9,opt,name=drain_broker,json=drainBroker,oneof"`
+}
+
+type PbCommand_UnregisterBroker struct {
+	UnregisterBroker *PbUnregisterBroker `protobuf:"bytes,10,opt,name=unregister_broker,json=unregisterBroker,oneof"`
+}
+
+type PbCommand_AllotBrokerId struct {
+	AllotBrokerId *PbAllotBrokerID `protobuf:"bytes,11,opt,name=allot_broker_id,json=allotBrokerId,oneof"`
+}
+
+type PbCommand_AlterPartitions struct {
+	AlterPartitions *PbAlterPartitions `protobuf:"bytes,12,opt,name=alter_partitions,json=alterPartitions,oneof"`
+}
+
 type PbCommand_Txn struct {
 	Txn *PbTxnCommand `protobuf:"bytes,30,opt,name=txn,oneof"`
 }
@@ -245,6 +315,16 @@ func (*PbCommand_CreatePartitions) isPbCommand_Kind() {}
 func (*PbCommand_SetConfigs) isPbCommand_Kind() {}
 
 func (*PbCommand_AllocateProducerIds) isPbCommand_Kind() {}
+
+func (*PbCommand_FenceBroker) isPbCommand_Kind() {}
+
+func (*PbCommand_DrainBroker) isPbCommand_Kind() {}
+
+func (*PbCommand_UnregisterBroker) isPbCommand_Kind() {}
+
+func (*PbCommand_AllotBrokerId) isPbCommand_Kind() {}
+
+func (*PbCommand_AlterPartitions) isPbCommand_Kind() {}
 
 func (*PbCommand_Txn) isPbCommand_Kind() {}
 
@@ -368,10 +448,17 @@ type PbBroker struct {
 	Endpoints   []*PbEndpoint          `protobuf:"bytes,4,rep,name=endpoints" json:"endpoints,omitempty"`
 	Fenced      bool                   `protobuf:"varint,5,opt,name=fenced" json:"fenced,omitempty"`
 	// In snapshots only: the block of producer ids this incarnation was given last.
-	ProducerIdFirst int64 `protobuf:"varint,6,opt,name=producer_id_first,json=producerIdFirst" json:"producer_id_first,omitempty"`
-	ProducerIdCount int32 `protobuf:"varint,7,opt,name=producer_id_count,json=producerIdCount" json:"producer_id_count,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	ProducerIdFirst int64  `protobuf:"varint,6,opt,name=producer_id_first,json=producerIdFirst" json:"producer_id_first,omitempty"`
+	ProducerIdCount int32  `protobuf:"varint,7,opt,name=producer_id_count,json=producerIdCount" json:"producer_id_count,omitempty"`
+	ClusterAddr     string `protobuf:"bytes,8,opt,name=cluster_addr,json=clusterAddr" json:"cluster_addr,omitempty"`
+	RaftServer      string `protobuf:"bytes,9,opt,name=raft_server,json=raftServer" json:"raft_server,omitempty"`
+	Draining        bool   `protobuf:"varint,10,opt,name=draining" json:"draining,omitempty"`
+	// In commands only: what the broker's directories say about the run before.
+	Starts        [][]byte `protobuf:"bytes,11,rep,name=starts" json:"starts,omitempty"`
+	Proof         int32    `protobuf:"varint,12,opt,name=proof" json:"proof,omitempty"`
+	Fsync         bool     `protobuf:"varint,13,opt,name=fsync" json:"fsync,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PbBroker) Reset() {
@@ -453,6 +540,533 @@ func (x *PbBroker) GetProducerIdCount() int32 {
 	return 0
 }
 
+func (x *PbBroker) GetClusterAddr() string {
+	if x != nil {
+		return x.ClusterAddr
+	}
+	return ""
+}
+
+func (x *PbBroker) GetRaftServer() string {
+	if x != nil {
+		return x.RaftServer
+	}
+	return ""
+}
+
+func (x *PbBroker) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *PbBroker) GetStarts() [][]byte {
+	if x != nil {
+		return x.Starts
+	}
+	return nil
+}
+
+func (x *PbBroker) GetProof() int32 {
+	if x != nil {
+		return x.Proof
+	}
+	return 0
+}
+
+func (x *PbBroker) GetFsync() bool {
+	if x != nil {
+		return x.Fsync
+	}
+	return false
+}
+
+type PbFenceBroker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int32                  `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	Changes       []*PbPartitionChange   `protobuf:"bytes,3,rep,name=changes" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbFenceBroker) Reset() {
+	*x = PbFenceBroker{}
+	mi := &file_metadata_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbFenceBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbFenceBroker) ProtoMessage() {}
+
+func (x *PbFenceBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbFenceBroker.ProtoReflect.Descriptor instead.
+func (*PbFenceBroker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PbFenceBroker) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PbFenceBroker) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *PbFenceBroker) GetChanges() []*PbPartitionChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type PbDrainBroker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int32                  `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	Draining      bool                   `protobuf:"varint,3,opt,name=draining" json:"draining,omitempty"`
+	Changes       []*PbPartitionChange   `protobuf:"bytes,4,rep,name=changes" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbDrainBroker) Reset() {
+	*x = PbDrainBroker{}
+	mi := &file_metadata_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbDrainBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbDrainBroker) ProtoMessage() {}
+
+func (x *PbDrainBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbDrainBroker.ProtoReflect.Descriptor instead.
+func (*PbDrainBroker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PbDrainBroker) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PbDrainBroker) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *PbDrainBroker) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
+}
+
+func (x *PbDrainBroker) GetChanges() []*PbPartitionChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type PbUnregisterBroker struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            int32                  `protobuf:"varint,1,opt,name=id" json:"id,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbUnregisterBroker) Reset() {
+	*x = PbUnregisterBroker{}
+	mi := &file_metadata_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbUnregisterBroker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbUnregisterBroker) ProtoMessage() {}
+
+func (x *PbUnregisterBroker) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbUnregisterBroker.ProtoReflect.Descriptor instead.
+func (*PbUnregisterBroker) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PbUnregisterBroker) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *PbUnregisterBroker) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+type PbAllotBrokerID struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Request       []byte                 `protobuf:"bytes,1,opt,name=request" json:"request,omitempty"`
+	Want          int32                  `protobuf:"varint,2,opt,name=want" json:"want,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbAllotBrokerID) Reset() {
+	*x = PbAllotBrokerID{}
+	mi := &file_metadata_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbAllotBrokerID) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbAllotBrokerID) ProtoMessage() {}
+
+func (x *PbAllotBrokerID) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbAllotBrokerID.ProtoReflect.Descriptor instead.
+func (*PbAllotBrokerID) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PbAllotBrokerID) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *PbAllotBrokerID) GetWant() int32 {
+	if x != nil {
+		return x.Want
+	}
+	return 0
+}
+
+type PbAlterPartitions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker" json:"broker,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
+	Changes       []*PbPartitionChange   `protobuf:"bytes,3,rep,name=changes" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbAlterPartitions) Reset() {
+	*x = PbAlterPartitions{}
+	mi := &file_metadata_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbAlterPartitions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbAlterPartitions) ProtoMessage() {}
+
+func (x *PbAlterPartitions) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbAlterPartitions.ProtoReflect.Descriptor instead.
+func (*PbAlterPartitions) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PbAlterPartitions) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *PbAlterPartitions) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *PbAlterPartitions) GetChanges() []*PbPartitionChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type PbMember struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker" json:"broker,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"` // empty: not checked
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbMember) Reset() {
+	*x = PbMember{}
+	mi := &file_metadata_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbMember) ProtoMessage() {}
+
+func (x *PbMember) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbMember.ProtoReflect.Descriptor instead.
+func (*PbMember) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PbMember) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+func (x *PbMember) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+// The whole state that a partition is to have.
+type PbPartitionChange struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	TopicId        []byte                 `protobuf:"bytes,1,opt,name=topic_id,json=topicId" json:"topic_id,omitempty"`
+	Partition      int32                  `protobuf:"varint,2,opt,name=partition" json:"partition,omitempty"`
+	LeaderEpoch    int32                  `protobuf:"varint,3,opt,name=leader_epoch,json=leaderEpoch" json:"leader_epoch,omitempty"`          // precondition
+	PartitionEpoch int32                  `protobuf:"varint,4,opt,name=partition_epoch,json=partitionEpoch" json:"partition_epoch,omitempty"` // precondition
+	Kind           int32                  `protobuf:"varint,5,opt,name=kind" json:"kind,omitempty"`
+	Leader         int32                  `protobuf:"varint,6,opt,name=leader" json:"leader,omitempty"`
+	NewEpoch       bool                   `protobuf:"varint,7,opt,name=new_epoch,json=newEpoch" json:"new_epoch,omitempty"`
+	Isr            []*PbMember            `protobuf:"bytes,8,rep,name=isr" json:"isr,omitempty"`
+	Elr            []int32                `protobuf:"varint,9,rep,packed,name=elr" json:"elr,omitempty"`
+	Replicas       []int32                `protobuf:"varint,10,rep,packed,name=replicas" json:"replicas,omitempty"`
+	Adding         []int32                `protobuf:"varint,11,rep,packed,name=adding" json:"adding,omitempty"`
+	Removing       []int32                `protobuf:"varint,12,rep,packed,name=removing" json:"removing,omitempty"`
+	MinInsync      int32                  `protobuf:"varint,13,opt,name=min_insync,json=minInsync" json:"min_insync,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *PbPartitionChange) Reset() {
+	*x = PbPartitionChange{}
+	mi := &file_metadata_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbPartitionChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbPartitionChange) ProtoMessage() {}
+
+func (x *PbPartitionChange) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbPartitionChange.ProtoReflect.Descriptor instead.
+func (*PbPartitionChange) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *PbPartitionChange) GetTopicId() []byte {
+	if x != nil {
+		return x.TopicId
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetPartition() int32 {
+	if x != nil {
+		return x.Partition
+	}
+	return 0
+}
+
+func (x *PbPartitionChange) GetLeaderEpoch() int32 {
+	if x != nil {
+		return x.LeaderEpoch
+	}
+	return 0
+}
+
+func (x *PbPartitionChange) GetPartitionEpoch() int32 {
+	if x != nil {
+		return x.PartitionEpoch
+	}
+	return 0
+}
+
+func (x *PbPartitionChange) GetKind() int32 {
+	if x != nil {
+		return x.Kind
+	}
+	return 0
+}
+
+func (x *PbPartitionChange) GetLeader() int32 {
+	if x != nil {
+		return x.Leader
+	}
+	return 0
+}
+
+func (x *PbPartitionChange) GetNewEpoch() bool {
+	if x != nil {
+		return x.NewEpoch
+	}
+	return false
+}
+
+func (x *PbPartitionChange) GetIsr() []*PbMember {
+	if x != nil {
+		return x.Isr
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetElr() []int32 {
+	if x != nil {
+		return x.Elr
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetReplicas() []int32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetAdding() []int32 {
+	if x != nil {
+		return x.Adding
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetRemoving() []int32 {
+	if x != nil {
+		return x.Removing
+	}
+	return nil
+}
+
+func (x *PbPartitionChange) GetMinInsync() int32 {
+	if x != nil {
+		return x.MinInsync
+	}
+	return 0
+}
+
 type PbReplicas struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Brokers       []int32                `protobuf:"varint,1,rep,packed,name=brokers" json:"brokers,omitempty"`
@@ -462,7 +1076,7 @@ type PbReplicas struct {
 
 func (x *PbReplicas) Reset() {
 	*x = PbReplicas{}
-	mi := &file_metadata_proto_msgTypes[5]
+	mi := &file_metadata_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +1088,7 @@ func (x *PbReplicas) String() string {
 func (*PbReplicas) ProtoMessage() {}
 
 func (x *PbReplicas) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[5]
+	mi := &file_metadata_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +1101,7 @@ func (x *PbReplicas) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbReplicas.ProtoReflect.Descriptor instead.
 func (*PbReplicas) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{5}
+	return file_metadata_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PbReplicas) GetBrokers() []int32 {
@@ -507,7 +1121,7 @@ type PbConfig struct {
 
 func (x *PbConfig) Reset() {
 	*x = PbConfig{}
-	mi := &file_metadata_proto_msgTypes[6]
+	mi := &file_metadata_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +1133,7 @@ func (x *PbConfig) String() string {
 func (*PbConfig) ProtoMessage() {}
 
 func (x *PbConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[6]
+	mi := &file_metadata_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +1146,7 @@ func (x *PbConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbConfig.ProtoReflect.Descriptor instead.
 func (*PbConfig) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{6}
+	return file_metadata_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PbConfig) GetName() string {
@@ -562,7 +1176,7 @@ type PbCreateTopic struct {
 
 func (x *PbCreateTopic) Reset() {
 	*x = PbCreateTopic{}
-	mi := &file_metadata_proto_msgTypes[7]
+	mi := &file_metadata_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +1188,7 @@ func (x *PbCreateTopic) String() string {
 func (*PbCreateTopic) ProtoMessage() {}
 
 func (x *PbCreateTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[7]
+	mi := &file_metadata_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +1201,7 @@ func (x *PbCreateTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbCreateTopic.ProtoReflect.Descriptor instead.
 func (*PbCreateTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{7}
+	return file_metadata_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *PbCreateTopic) GetId() []byte {
@@ -634,7 +1248,7 @@ type PbDeleteTopic struct {
 
 func (x *PbDeleteTopic) Reset() {
 	*x = PbDeleteTopic{}
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +1260,7 @@ func (x *PbDeleteTopic) String() string {
 func (*PbDeleteTopic) ProtoMessage() {}
 
 func (x *PbDeleteTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[8]
+	mi := &file_metadata_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +1273,7 @@ func (x *PbDeleteTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbDeleteTopic.ProtoReflect.Descriptor instead.
 func (*PbDeleteTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{8}
+	return file_metadata_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PbDeleteTopic) GetId() []byte {
@@ -680,7 +1294,7 @@ type PbCreatePartitions struct {
 
 func (x *PbCreatePartitions) Reset() {
 	*x = PbCreatePartitions{}
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -692,7 +1306,7 @@ func (x *PbCreatePartitions) String() string {
 func (*PbCreatePartitions) ProtoMessage() {}
 
 func (x *PbCreatePartitions) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[9]
+	mi := &file_metadata_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -705,7 +1319,7 @@ func (x *PbCreatePartitions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbCreatePartitions.ProtoReflect.Descriptor instead.
 func (*PbCreatePartitions) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{9}
+	return file_metadata_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PbCreatePartitions) GetId() []byte {
@@ -743,7 +1357,7 @@ type PbSetConfigs struct {
 
 func (x *PbSetConfigs) Reset() {
 	*x = PbSetConfigs{}
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -755,7 +1369,7 @@ func (x *PbSetConfigs) String() string {
 func (*PbSetConfigs) ProtoMessage() {}
 
 func (x *PbSetConfigs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[10]
+	mi := &file_metadata_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -768,7 +1382,7 @@ func (x *PbSetConfigs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbSetConfigs.ProtoReflect.Descriptor instead.
 func (*PbSetConfigs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{10}
+	return file_metadata_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PbSetConfigs) GetType() int32 {
@@ -824,7 +1438,7 @@ type PbAllocateProducerIDs struct {
 
 func (x *PbAllocateProducerIDs) Reset() {
 	*x = PbAllocateProducerIDs{}
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -836,7 +1450,7 @@ func (x *PbAllocateProducerIDs) String() string {
 func (*PbAllocateProducerIDs) ProtoMessage() {}
 
 func (x *PbAllocateProducerIDs) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[11]
+	mi := &file_metadata_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -849,7 +1463,7 @@ func (x *PbAllocateProducerIDs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbAllocateProducerIDs.ProtoReflect.Descriptor instead.
 func (*PbAllocateProducerIDs) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{11}
+	return file_metadata_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PbAllocateProducerIDs) GetBroker() int32 {
@@ -882,6 +1496,7 @@ type PbSnapshotRecord struct {
 	//	*PbSnapshotRecord_Broker
 	//	*PbSnapshotRecord_Topic
 	//	*PbSnapshotRecord_ConfigSet
+	//	*PbSnapshotRecord_Allotment
 	//	*PbSnapshotRecord_Txn
 	//	*PbSnapshotRecord_End
 	Kind          isPbSnapshotRecord_Kind `protobuf_oneof:"kind"`
@@ -891,7 +1506,7 @@ type PbSnapshotRecord struct {
 
 func (x *PbSnapshotRecord) Reset() {
 	*x = PbSnapshotRecord{}
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1518,7 @@ func (x *PbSnapshotRecord) String() string {
 func (*PbSnapshotRecord) ProtoMessage() {}
 
 func (x *PbSnapshotRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[12]
+	mi := &file_metadata_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1531,7 @@ func (x *PbSnapshotRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbSnapshotRecord.ProtoReflect.Descriptor instead.
 func (*PbSnapshotRecord) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{12}
+	return file_metadata_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PbSnapshotRecord) GetKind() isPbSnapshotRecord_Kind {
@@ -962,6 +1577,15 @@ func (x *PbSnapshotRecord) GetConfigSet() *PbConfigSet {
 	return nil
 }
 
+func (x *PbSnapshotRecord) GetAllotment() *PbAllotment {
+	if x != nil {
+		if x, ok := x.Kind.(*PbSnapshotRecord_Allotment); ok {
+			return x.Allotment
+		}
+	}
+	return nil
+}
+
 func (x *PbSnapshotRecord) GetTxn() *PbTxn {
 	if x != nil {
 		if x, ok := x.Kind.(*PbSnapshotRecord_Txn); ok {
@@ -1000,6 +1624,10 @@ type PbSnapshotRecord_ConfigSet struct {
 	ConfigSet *PbConfigSet `protobuf:"bytes,4,opt,name=config_set,json=configSet,oneof"`
 }
 
+type PbSnapshotRecord_Allotment struct {
+	Allotment *PbAllotment `protobuf:"bytes,5,opt,name=allotment,oneof"`
+}
+
 type PbSnapshotRecord_Txn struct {
 	Txn *PbTxn `protobuf:"bytes,10,opt,name=txn,oneof"`
 }
@@ -1016,6 +1644,8 @@ func (*PbSnapshotRecord_Topic) isPbSnapshotRecord_Kind() {}
 
 func (*PbSnapshotRecord_ConfigSet) isPbSnapshotRecord_Kind() {}
 
+func (*PbSnapshotRecord_Allotment) isPbSnapshotRecord_Kind() {}
+
 func (*PbSnapshotRecord_Txn) isPbSnapshotRecord_Kind() {}
 
 func (*PbSnapshotRecord_End) isPbSnapshotRecord_Kind() {}
@@ -1026,13 +1656,14 @@ type PbHeader struct {
 	Index          uint64                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
 	ClusterId      []byte                 `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId" json:"cluster_id,omitempty"`
 	NextProducerId int64                  `protobuf:"varint,4,opt,name=next_producer_id,json=nextProducerId" json:"next_producer_id,omitempty"`
+	NextBrokerId   int32                  `protobuf:"varint,5,opt,name=next_broker_id,json=nextBrokerId" json:"next_broker_id,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PbHeader) Reset() {
 	*x = PbHeader{}
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1044,7 +1675,7 @@ func (x *PbHeader) String() string {
 func (*PbHeader) ProtoMessage() {}
 
 func (x *PbHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[13]
+	mi := &file_metadata_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1057,7 +1688,7 @@ func (x *PbHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbHeader.ProtoReflect.Descriptor instead.
 func (*PbHeader) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{13}
+	return file_metadata_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PbHeader) GetVersion() int32 {
@@ -1088,6 +1719,65 @@ func (x *PbHeader) GetNextProducerId() int64 {
 	return 0
 }
 
+func (x *PbHeader) GetNextBrokerId() int32 {
+	if x != nil {
+		return x.NextBrokerId
+	}
+	return 0
+}
+
+type PbAllotment struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Request       []byte                 `protobuf:"bytes,1,opt,name=request" json:"request,omitempty"`
+	Id            int32                  `protobuf:"varint,2,opt,name=id" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbAllotment) Reset() {
+	*x = PbAllotment{}
+	mi := &file_metadata_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbAllotment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbAllotment) ProtoMessage() {}
+
+func (x *PbAllotment) ProtoReflect() protoreflect.Message {
+	mi := &file_metadata_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbAllotment.ProtoReflect.Descriptor instead.
+func (*PbAllotment) Descriptor() ([]byte, []int) {
+	return file_metadata_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PbAllotment) GetRequest() []byte {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *PbAllotment) GetId() int32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
 type PbTopic struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Id            []byte                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
@@ -1099,7 +1789,7 @@ type PbTopic struct {
 
 func (x *PbTopic) Reset() {
 	*x = PbTopic{}
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1111,7 +1801,7 @@ func (x *PbTopic) String() string {
 func (*PbTopic) ProtoMessage() {}
 
 func (x *PbTopic) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[14]
+	mi := &file_metadata_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1124,7 +1814,7 @@ func (x *PbTopic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbTopic.ProtoReflect.Descriptor instead.
 func (*PbTopic) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{14}
+	return file_metadata_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PbTopic) GetId() []byte {
@@ -1158,13 +1848,15 @@ type PbPartition struct {
 	Leader         int32                  `protobuf:"varint,6,opt,name=leader" json:"leader,omitempty"`
 	LeaderEpoch    int32                  `protobuf:"varint,7,opt,name=leader_epoch,json=leaderEpoch" json:"leader_epoch,omitempty"`
 	PartitionEpoch int32                  `protobuf:"varint,8,opt,name=partition_epoch,json=partitionEpoch" json:"partition_epoch,omitempty"`
+	LastKnown      []int32                `protobuf:"varint,9,rep,packed,name=last_known,json=lastKnown" json:"last_known,omitempty"`
+	Unproven       bool                   `protobuf:"varint,10,opt,name=unproven" json:"unproven,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *PbPartition) Reset() {
 	*x = PbPartition{}
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1868,7 @@ func (x *PbPartition) String() string {
 func (*PbPartition) ProtoMessage() {}
 
 func (x *PbPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[15]
+	mi := &file_metadata_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1881,7 @@ func (x *PbPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbPartition.ProtoReflect.Descriptor instead.
 func (*PbPartition) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{15}
+	return file_metadata_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PbPartition) GetReplicas() []int32 {
@@ -1248,6 +1940,20 @@ func (x *PbPartition) GetPartitionEpoch() int32 {
 	return 0
 }
 
+func (x *PbPartition) GetLastKnown() []int32 {
+	if x != nil {
+		return x.LastKnown
+	}
+	return nil
+}
+
+func (x *PbPartition) GetUnproven() bool {
+	if x != nil {
+		return x.Unproven
+	}
+	return false
+}
+
 type PbConfigSet struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Type          int32                  `protobuf:"varint,1,opt,name=type" json:"type,omitempty"`
@@ -1260,7 +1966,7 @@ type PbConfigSet struct {
 
 func (x *PbConfigSet) Reset() {
 	*x = PbConfigSet{}
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1272,7 +1978,7 @@ func (x *PbConfigSet) String() string {
 func (*PbConfigSet) ProtoMessage() {}
 
 func (x *PbConfigSet) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[16]
+	mi := &file_metadata_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1285,7 +1991,7 @@ func (x *PbConfigSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbConfigSet.ProtoReflect.Descriptor instead.
 func (*PbConfigSet) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{16}
+	return file_metadata_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PbConfigSet) GetType() int32 {
@@ -1327,7 +2033,7 @@ type PbEnd struct {
 
 func (x *PbEnd) Reset() {
 	*x = PbEnd{}
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1339,7 +2045,7 @@ func (x *PbEnd) String() string {
 func (*PbEnd) ProtoMessage() {}
 
 func (x *PbEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_metadata_proto_msgTypes[17]
+	mi := &file_metadata_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1352,7 +2058,7 @@ func (x *PbEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbEnd.ProtoReflect.Descriptor instead.
 func (*PbEnd) Descriptor() ([]byte, []int) {
-	return file_metadata_proto_rawDescGZIP(), []int{17}
+	return file_metadata_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PbEnd) GetRecords() uint64 {
@@ -1382,7 +2088,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\n" +
 	"\x0emetadata.proto\x12\x0ekarst.metadata\x1a\ttxn.proto\"@\n" +
 	"\aPbEntry\x125\n" +
-	"\bcommands\x18\x01 \x03(\v2\x19.karst.metadata.PbCommandR\bcommands\"\xcb\x04\n" +
+	"\bcommands\x18\x01 \x03(\v2\x19.karst.metadata.PbCommandR\bcommands\"\xc1\a\n" +
 	"\tPbCommand\x12F\n" +
 	"\x0eset_cluster_id\x18\x01 \x01(\v2\x1e.karst.metadata.PbSetClusterIDH\x00R\fsetClusterId\x12C\n" +
 	"\x0fregister_broker\x18\x02 \x01(\v2\x18.karst.metadata.PbBrokerH\x00R\x0eregisterBroker\x12B\n" +
@@ -1391,7 +2097,13 @@ const file_metadata_proto_rawDesc = "" +
 	"\x11create_partitions\x18\x05 \x01(\v2\".karst.metadata.PbCreatePartitionsH\x00R\x10createPartitions\x12?\n" +
 	"\vset_configs\x18\x06 \x01(\v2\x1c.karst.metadata.PbSetConfigsH\x00R\n" +
 	"setConfigs\x12[\n" +
-	"\x15allocate_producer_ids\x18\a \x01(\v2%.karst.metadata.PbAllocateProducerIDsH\x00R\x13allocateProducerIds\x120\n" +
+	"\x15allocate_producer_ids\x18\a \x01(\v2%.karst.metadata.PbAllocateProducerIDsH\x00R\x13allocateProducerIds\x12B\n" +
+	"\ffence_broker\x18\b \x01(\v2\x1d.karst.metadata.PbFenceBrokerH\x00R\vfenceBroker\x12B\n" +
+	"\fdrain_broker\x18\t \x01(\v2\x1d.karst.metadata.PbDrainBrokerH\x00R\vdrainBroker\x12Q\n" +
+	"\x11unregister_broker\x18\n" +
+	" \x01(\v2\".karst.metadata.PbUnregisterBrokerH\x00R\x10unregisterBroker\x12I\n" +
+	"\x0fallot_broker_id\x18\v \x01(\v2\x1f.karst.metadata.PbAllotBrokerIDH\x00R\rallotBrokerId\x12N\n" +
+	"\x10alter_partitions\x18\f \x01(\v2!.karst.metadata.PbAlterPartitionsH\x00R\x0falterPartitions\x120\n" +
 	"\x03txn\x18\x1e \x01(\v2\x1c.karst.metadata.PbTxnCommandH\x00R\x03txnB\x06\n" +
 	"\x04kind\" \n" +
 	"\x0ePbSetClusterID\x12\x0e\n" +
@@ -1401,7 +2113,7 @@ const file_metadata_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
 	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x1a\n" +
-	"\bsecurity\x18\x04 \x01(\tR\bsecurity\"\xfa\x01\n" +
+	"\bsecurity\x18\x04 \x01(\tR\bsecurity\"\x9e\x03\n" +
 	"\bPbBroker\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x05R\x02id\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x12\n" +
@@ -1409,7 +2121,53 @@ const file_metadata_proto_rawDesc = "" +
 	"\tendpoints\x18\x04 \x03(\v2\x1a.karst.metadata.PbEndpointR\tendpoints\x12\x16\n" +
 	"\x06fenced\x18\x05 \x01(\bR\x06fenced\x12*\n" +
 	"\x11producer_id_first\x18\x06 \x01(\x03R\x0fproducerIdFirst\x12*\n" +
-	"\x11producer_id_count\x18\a \x01(\x05R\x0fproducerIdCount\"&\n" +
+	"\x11producer_id_count\x18\a \x01(\x05R\x0fproducerIdCount\x12!\n" +
+	"\fcluster_addr\x18\b \x01(\tR\vclusterAddr\x12\x1f\n" +
+	"\vraft_server\x18\t \x01(\tR\n" +
+	"raftServer\x12\x1a\n" +
+	"\bdraining\x18\n" +
+	" \x01(\bR\bdraining\x12\x16\n" +
+	"\x06starts\x18\v \x03(\fR\x06starts\x12\x14\n" +
+	"\x05proof\x18\f \x01(\x05R\x05proof\x12\x14\n" +
+	"\x05fsync\x18\r \x01(\bR\x05fsync\"~\n" +
+	"\rPbFenceBroker\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12;\n" +
+	"\achanges\x18\x03 \x03(\v2!.karst.metadata.PbPartitionChangeR\achanges\"\x9a\x01\n" +
+	"\rPbDrainBroker\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x1a\n" +
+	"\bdraining\x18\x03 \x01(\bR\bdraining\x12;\n" +
+	"\achanges\x18\x04 \x03(\v2!.karst.metadata.PbPartitionChangeR\achanges\"F\n" +
+	"\x12PbUnregisterBroker\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x05R\x02id\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"?\n" +
+	"\x0fPbAllotBrokerID\x12\x18\n" +
+	"\arequest\x18\x01 \x01(\fR\arequest\x12\x12\n" +
+	"\x04want\x18\x02 \x01(\x05R\x04want\"\x8a\x01\n" +
+	"\x11PbAlterPartitions\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12;\n" +
+	"\achanges\x18\x03 \x03(\v2!.karst.metadata.PbPartitionChangeR\achanges\"D\n" +
+	"\bPbMember\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\x8e\x03\n" +
+	"\x11PbPartitionChange\x12\x19\n" +
+	"\btopic_id\x18\x01 \x01(\fR\atopicId\x12\x1c\n" +
+	"\tpartition\x18\x02 \x01(\x05R\tpartition\x12!\n" +
+	"\fleader_epoch\x18\x03 \x01(\x05R\vleaderEpoch\x12'\n" +
+	"\x0fpartition_epoch\x18\x04 \x01(\x05R\x0epartitionEpoch\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\x05R\x04kind\x12\x16\n" +
+	"\x06leader\x18\x06 \x01(\x05R\x06leader\x12\x1b\n" +
+	"\tnew_epoch\x18\a \x01(\bR\bnewEpoch\x12*\n" +
+	"\x03isr\x18\b \x03(\v2\x18.karst.metadata.PbMemberR\x03isr\x12\x10\n" +
+	"\x03elr\x18\t \x03(\x05R\x03elr\x12\x1a\n" +
+	"\breplicas\x18\n" +
+	" \x03(\x05R\breplicas\x12\x16\n" +
+	"\x06adding\x18\v \x03(\x05R\x06adding\x12\x1a\n" +
+	"\bremoving\x18\f \x03(\x05R\bremoving\x12\x1d\n" +
+	"\n" +
+	"min_insync\x18\r \x01(\x05R\tminInsync\"&\n" +
 	"\n" +
 	"PbReplicas\x12\x18\n" +
 	"\abrokers\x18\x01 \x03(\x05R\abrokers\"4\n" +
@@ -1440,29 +2198,34 @@ const file_metadata_proto_rawDesc = "" +
 	"\x15PbAllocateProducerIDs\x12\x16\n" +
 	"\x06broker\x18\x01 \x01(\x05R\x06broker\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x14\n" +
-	"\x05count\x18\x03 \x01(\x05R\x05count\"\xc7\x02\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\x84\x03\n" +
 	"\x10PbSnapshotRecord\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.karst.metadata.PbHeaderH\x00R\x06header\x122\n" +
 	"\x06broker\x18\x02 \x01(\v2\x18.karst.metadata.PbBrokerH\x00R\x06broker\x12/\n" +
 	"\x05topic\x18\x03 \x01(\v2\x17.karst.metadata.PbTopicH\x00R\x05topic\x12<\n" +
 	"\n" +
-	"config_set\x18\x04 \x01(\v2\x1b.karst.metadata.PbConfigSetH\x00R\tconfigSet\x12)\n" +
+	"config_set\x18\x04 \x01(\v2\x1b.karst.metadata.PbConfigSetH\x00R\tconfigSet\x12;\n" +
+	"\tallotment\x18\x05 \x01(\v2\x1b.karst.metadata.PbAllotmentH\x00R\tallotment\x12)\n" +
 	"\x03txn\x18\n" +
 	" \x01(\v2\x15.karst.metadata.PbTxnH\x00R\x03txn\x12)\n" +
 	"\x03end\x18\x0f \x01(\v2\x15.karst.metadata.PbEndH\x00R\x03endB\x06\n" +
-	"\x04kind\"\x83\x01\n" +
+	"\x04kind\"\xa9\x01\n" +
 	"\bPbHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x05R\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x03 \x01(\fR\tclusterId\x12(\n" +
-	"\x10next_producer_id\x18\x04 \x01(\x03R\x0enextProducerId\"j\n" +
+	"\x10next_producer_id\x18\x04 \x01(\x03R\x0enextProducerId\x12$\n" +
+	"\x0enext_broker_id\x18\x05 \x01(\x05R\fnextBrokerId\"7\n" +
+	"\vPbAllotment\x12\x18\n" +
+	"\arequest\x18\x01 \x01(\fR\arequest\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x05R\x02id\"j\n" +
 	"\aPbTopic\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12;\n" +
 	"\n" +
 	"partitions\x18\x03 \x03(\v2\x1b.karst.metadata.PbPartitionR\n" +
-	"partitions\"\xe5\x01\n" +
+	"partitions\"\xa0\x02\n" +
 	"\vPbPartition\x12\x1a\n" +
 	"\breplicas\x18\x01 \x03(\x05R\breplicas\x12\x10\n" +
 	"\x03isr\x18\x02 \x03(\x05R\x03isr\x12\x10\n" +
@@ -1471,7 +2234,11 @@ const file_metadata_proto_rawDesc = "" +
 	"\bremoving\x18\x05 \x03(\x05R\bremoving\x12\x16\n" +
 	"\x06leader\x18\x06 \x01(\x05R\x06leader\x12!\n" +
 	"\fleader_epoch\x18\a \x01(\x05R\vleaderEpoch\x12'\n" +
-	"\x0fpartition_epoch\x18\b \x01(\x05R\x0epartitionEpoch\"\x83\x01\n" +
+	"\x0fpartition_epoch\x18\b \x01(\x05R\x0epartitionEpoch\x12\x1d\n" +
+	"\n" +
+	"last_known\x18\t \x03(\x05R\tlastKnown\x12\x1a\n" +
+	"\bunproven\x18\n" +
+	" \x01(\bR\bunproven\"\x83\x01\n" +
 	"\vPbConfigSet\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\x05R\x04type\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x122\n" +
@@ -1494,57 +2261,75 @@ func file_metadata_proto_rawDescGZIP() []byte {
 	return file_metadata_proto_rawDescData
 }
 
-var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_metadata_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_metadata_proto_goTypes = []any{
 	(*PbEntry)(nil),               // 0: karst.metadata.PbEntry
 	(*PbCommand)(nil),             // 1: karst.metadata.PbCommand
 	(*PbSetClusterID)(nil),        // 2: karst.metadata.PbSetClusterID
 	(*PbEndpoint)(nil),            // 3: karst.metadata.PbEndpoint
 	(*PbBroker)(nil),              // 4: karst.metadata.PbBroker
-	(*PbReplicas)(nil),            // 5: karst.metadata.PbReplicas
-	(*PbConfig)(nil),              // 6: karst.metadata.PbConfig
-	(*PbCreateTopic)(nil),         // 7: karst.metadata.PbCreateTopic
-	(*PbDeleteTopic)(nil),         // 8: karst.metadata.PbDeleteTopic
-	(*PbCreatePartitions)(nil),    // 9: karst.metadata.PbCreatePartitions
-	(*PbSetConfigs)(nil),          // 10: karst.metadata.PbSetConfigs
-	(*PbAllocateProducerIDs)(nil), // 11: karst.metadata.PbAllocateProducerIDs
-	(*PbSnapshotRecord)(nil),      // 12: karst.metadata.PbSnapshotRecord
-	(*PbHeader)(nil),              // 13: karst.metadata.PbHeader
-	(*PbTopic)(nil),               // 14: karst.metadata.PbTopic
-	(*PbPartition)(nil),           // 15: karst.metadata.PbPartition
-	(*PbConfigSet)(nil),           // 16: karst.metadata.PbConfigSet
-	(*PbEnd)(nil),                 // 17: karst.metadata.PbEnd
-	(*PbTxnCommand)(nil),          // 18: karst.metadata.PbTxnCommand
-	(*PbTxn)(nil),                 // 19: karst.metadata.PbTxn
+	(*PbFenceBroker)(nil),         // 5: karst.metadata.PbFenceBroker
+	(*PbDrainBroker)(nil),         // 6: karst.metadata.PbDrainBroker
+	(*PbUnregisterBroker)(nil),    // 7: karst.metadata.PbUnregisterBroker
+	(*PbAllotBrokerID)(nil),       // 8: karst.metadata.PbAllotBrokerID
+	(*PbAlterPartitions)(nil),     // 9: karst.metadata.PbAlterPartitions
+	(*PbMember)(nil),              // 10: karst.metadata.PbMember
+	(*PbPartitionChange)(nil),     // 11: karst.metadata.PbPartitionChange
+	(*PbReplicas)(nil),            // 12: karst.metadata.PbReplicas
+	(*PbConfig)(nil),              // 13: karst.metadata.PbConfig
+	(*PbCreateTopic)(nil),         // 14: karst.metadata.PbCreateTopic
+	(*PbDeleteTopic)(nil),         // 15: karst.metadata.PbDeleteTopic
+	(*PbCreatePartitions)(nil),    // 16: karst.metadata.PbCreatePartitions
+	(*PbSetConfigs)(nil),          // 17: karst.metadata.PbSetConfigs
+	(*PbAllocateProducerIDs)(nil), // 18: karst.metadata.PbAllocateProducerIDs
+	(*PbSnapshotRecord)(nil),      // 19: karst.metadata.PbSnapshotRecord
+	(*PbHeader)(nil),              // 20: karst.metadata.PbHeader
+	(*PbAllotment)(nil),           // 21: karst.metadata.PbAllotment
+	(*PbTopic)(nil),               // 22: karst.metadata.PbTopic
+	(*PbPartition)(nil),           // 23: karst.metadata.PbPartition
+	(*PbConfigSet)(nil),           // 24: karst.metadata.PbConfigSet
+	(*PbEnd)(nil),                 // 25: karst.metadata.PbEnd
+	(*PbTxnCommand)(nil),          // 26: karst.metadata.PbTxnCommand
+	(*PbTxn)(nil),                 // 27: karst.metadata.PbTxn
 }
 var file_metadata_proto_depIdxs = []int32{
 	1,  // 0: karst.metadata.PbEntry.commands:type_name -> karst.metadata.PbCommand
 	2,  // 1: karst.metadata.PbCommand.set_cluster_id:type_name -> karst.metadata.PbSetClusterID
 	4,  // 2: karst.metadata.PbCommand.register_broker:type_name -> karst.metadata.PbBroker
-	7,  // 3: karst.metadata.PbCommand.create_topic:type_name -> karst.metadata.PbCreateTopic
-	8,  // 4: karst.metadata.PbCommand.delete_topic:type_name -> karst.metadata.PbDeleteTopic
-	9,  // 5: karst.metadata.PbCommand.create_partitions:type_name -> karst.metadata.PbCreatePartitions
-	10, // 6: karst.metadata.PbCommand.set_configs:type_name -> karst.metadata.PbSetConfigs
-	11, // 7: karst.metadata.PbCommand.allocate_producer_ids:type_name -> karst.metadata.PbAllocateProducerIDs
-	18, // 8: karst.metadata.PbCommand.txn:type_name -> karst.metadata.PbTxnCommand
-	3,  // 9: karst.metadata.PbBroker.endpoints:type_name -> karst.metadata.PbEndpoint
-	5,  // 10: karst.metadata.PbCreateTopic.partitions:type_name -> karst.metadata.PbReplicas
-	6,  // 11: karst.metadata.PbCreateTopic.configs:type_name -> karst.metadata.PbConfig
-	5,  // 12: karst.metadata.PbCreatePartitions.new:type_name -> karst.metadata.PbReplicas
-	6,  // 13: karst.metadata.PbSetConfigs.set:type_name -> karst.metadata.PbConfig
-	13, // 14: karst.metadata.PbSnapshotRecord.header:type_name -> karst.metadata.PbHeader
-	4,  // 15: karst.metadata.PbSnapshotRecord.broker:type_name -> karst.metadata.PbBroker
-	14, // 16: karst.metadata.PbSnapshotRecord.topic:type_name -> karst.metadata.PbTopic
-	16, // 17: karst.metadata.PbSnapshotRecord.config_set:type_name -> karst.metadata.PbConfigSet
-	19, // 18: karst.metadata.PbSnapshotRecord.txn:type_name -> karst.metadata.PbTxn
-	17, // 19: karst.metadata.PbSnapshotRecord.end:type_name -> karst.metadata.PbEnd
-	15, // 20: karst.metadata.PbTopic.partitions:type_name -> karst.metadata.PbPartition
-	6,  // 21: karst.metadata.PbConfigSet.configs:type_name -> karst.metadata.PbConfig
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	14, // 3: karst.metadata.PbCommand.create_topic:type_name -> karst.metadata.PbCreateTopic
+	15, // 4: karst.metadata.PbCommand.delete_topic:type_name -> karst.metadata.PbDeleteTopic
+	16, // 5: karst.metadata.PbCommand.create_partitions:type_name -> karst.metadata.PbCreatePartitions
+	17, // 6: karst.metadata.PbCommand.set_configs:type_name -> karst.metadata.PbSetConfigs
+	18, // 7: karst.metadata.PbCommand.allocate_producer_ids:type_name -> karst.metadata.PbAllocateProducerIDs
+	5,  // 8: karst.metadata.PbCommand.fence_broker:type_name -> karst.metadata.PbFenceBroker
+	6,  // 9: karst.metadata.PbCommand.drain_broker:type_name -> karst.metadata.PbDrainBroker
+	7,  // 10: karst.metadata.PbCommand.unregister_broker:type_name -> karst.metadata.PbUnregisterBroker
+	8,  // 11: karst.metadata.PbCommand.allot_broker_id:type_name -> karst.metadata.PbAllotBrokerID
+	9,  // 12: karst.metadata.PbCommand.alter_partitions:type_name -> karst.metadata.PbAlterPartitions
+	26, // 13: karst.metadata.PbCommand.txn:type_name -> karst.metadata.PbTxnCommand
+	3,  // 14: karst.metadata.PbBroker.endpoints:type_name -> karst.metadata.PbEndpoint
+	11, // 15: karst.metadata.PbFenceBroker.changes:type_name -> karst.metadata.PbPartitionChange
+	11, // 16: karst.metadata.PbDrainBroker.changes:type_name -> karst.metadata.PbPartitionChange
+	11, // 17: karst.metadata.PbAlterPartitions.changes:type_name -> karst.metadata.PbPartitionChange
+	10, // 18: karst.metadata.PbPartitionChange.isr:type_name -> karst.metadata.PbMember
+	12, // 19: karst.metadata.PbCreateTopic.partitions:type_name -> karst.metadata.PbReplicas
+	13, // 20: karst.metadata.PbCreateTopic.configs:type_name -> karst.metadata.PbConfig
+	12, // 21: karst.metadata.PbCreatePartitions.new:type_name -> karst.metadata.PbReplicas
+	13, // 22: karst.metadata.PbSetConfigs.set:type_name -> karst.metadata.PbConfig
+	20, // 23: karst.metadata.PbSnapshotRecord.header:type_name -> karst.metadata.PbHeader
+	4,  // 24: karst.metadata.PbSnapshotRecord.broker:type_name -> karst.metadata.PbBroker
+	22, // 25: karst.metadata.PbSnapshotRecord.topic:type_name -> karst.metadata.PbTopic
+	24, // 26: karst.metadata.PbSnapshotRecord.config_set:type_name -> karst.metadata.PbConfigSet
+	21, // 27: karst.metadata.PbSnapshotRecord.allotment:type_name -> karst.metadata.PbAllotment
+	27, // 28: karst.metadata.PbSnapshotRecord.txn:type_name -> karst.metadata.PbTxn
+	25, // 29: karst.metadata.PbSnapshotRecord.end:type_name -> karst.metadata.PbEnd
+	23, // 30: karst.metadata.PbTopic.partitions:type_name -> karst.metadata.PbPartition
+	13, // 31: karst.metadata.PbConfigSet.configs:type_name -> karst.metadata.PbConfig
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_metadata_proto_init() }
@@ -1561,13 +2346,19 @@ func file_metadata_proto_init() {
 		(*PbCommand_CreatePartitions)(nil),
 		(*PbCommand_SetConfigs)(nil),
 		(*PbCommand_AllocateProducerIds)(nil),
+		(*PbCommand_FenceBroker)(nil),
+		(*PbCommand_DrainBroker)(nil),
+		(*PbCommand_UnregisterBroker)(nil),
+		(*PbCommand_AllotBrokerId)(nil),
+		(*PbCommand_AlterPartitions)(nil),
 		(*PbCommand_Txn)(nil),
 	}
-	file_metadata_proto_msgTypes[12].OneofWrappers = []any{
+	file_metadata_proto_msgTypes[19].OneofWrappers = []any{
 		(*PbSnapshotRecord_Header)(nil),
 		(*PbSnapshotRecord_Broker)(nil),
 		(*PbSnapshotRecord_Topic)(nil),
 		(*PbSnapshotRecord_ConfigSet)(nil),
+		(*PbSnapshotRecord_Allotment)(nil),
 		(*PbSnapshotRecord_Txn)(nil),
 		(*PbSnapshotRecord_End)(nil),
 	}
@@ -1577,7 +2368,7 @@ func file_metadata_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_metadata_proto_rawDesc), len(file_metadata_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -19,7 +19,7 @@ func commands() []Command {
 	id, incarnation := uuid.UUID{1, 2, 3}, uuid.UUID{9}
 	return []Command{
 		SetClusterID{uuid.UUID{7}},
-		RegisterBroker{Broker{
+		RegisterBroker{Broker: Broker{
 			ID: 3, Incarnation: incarnation, Rack: "r1",
 			Endpoints: []Endpoint{{"PLAINTEXT", "host", 9092, "PLAINTEXT"}, {"X", "::1", 1, "SASL_SSL"}},
 		}},
@@ -146,7 +146,7 @@ func genCommand(t *rapid.T) Command {
 	case 0:
 		return SetClusterID{id(2)}
 	case 1:
-		return RegisterBroker{Broker{
+		return RegisterBroker{Broker: Broker{
 			ID: BrokerID(rapid.Int32Range(-1, 4).Draw(t, "broker")), Incarnation: id(2), Fenced: rapid.Bool().Draw(t, "fenced"),
 		}}
 	case 2:
@@ -326,7 +326,7 @@ func FuzzTopicName(f *testing.F) {
 // big is an image of 1,000 topics of 100 partitions each.
 func big(b *testing.B) *Image {
 	b.Helper()
-	im, _, err := Empty().Apply(1, RegisterBroker{Broker{ID: 1, Incarnation: uuid.UUID{1}}})
+	im, _, err := Empty().Apply(1, RegisterBroker{Broker: Broker{ID: 1, Incarnation: uuid.UUID{1}}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -368,7 +368,7 @@ func BenchmarkApply(b *testing.B) {
 	run("add-partition-to-100", CreatePartitions{id, 100, [][]BrokerID{{1}}})
 	run("set-config", SetConfigs{Resource: Resource{ResourceTopic, "topic-0007"}, Set: map[string]string{"a": "c"}})
 	run("allocate-producer-ids", AllocateProducerIDs{1, uuid.UUID{1}, 1000})
-	run("register-leader-of-100000", RegisterBroker{Broker{ID: 1, Incarnation: uuid.UUID{2}}})
+	run("register-leader-of-100000", RegisterBroker{Broker: Broker{ID: 1, Incarnation: uuid.UUID{2}}})
 }
 
 func BenchmarkSnapshot(b *testing.B) {

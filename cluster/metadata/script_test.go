@@ -115,7 +115,10 @@ func throughSnapshot(t testing.TB, im *Image) *Image {
 
 // sumOfAll computes the checksum the slow way.
 func sumOfAll(im *Image) uint64 {
-	sum := sumClusterID(im.clusterID) ^ sumNextProducerID(im.nextProducerID)
+	sum := sumClusterID(im.clusterID) ^ sumNextProducerID(im.nextProducerID) ^ sumNextBrokerID(im.nextBrokerID)
+	for _, a := range im.allotted {
+		sum ^= a.sum()
+	}
 	for _, b := range im.brokers {
 		sum ^= b.sum()
 	}
@@ -172,7 +175,7 @@ func parseCommand(t *testing.T, line string) Command {
 		if host := fields["host"]; host != "" {
 			b.Endpoints = []Endpoint{{"PLAINTEXT", host, 9092, "PLAINTEXT"}}
 		}
-		return RegisterBroker{b}
+		return RegisterBroker{Broker: b}
 	case "create":
 		c := CreateTopic{ID: id, Partitions: parseReplicas(t, fields["partitions"]), LeaderEpoch: LeaderEpoch(num("epoch"))}
 		c.Name, _ = strconv.Unquote(fields["name"])

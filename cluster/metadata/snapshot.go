@@ -14,7 +14,7 @@ import (
 )
 
 // A snapshot is an image as a stream: a magic, then protobuf records, each with its length in front as a varint: a
-// header, the brokers, the topics, the settings, and an end with the number of records, a CRC-32C of all bytes before
+// header, the brokers, the ids allotted to others, the topics, the settings, and an end with the number of records, a CRC-32C of all bytes before
 // it and the image's checksum. A reader who does not find all three as promised has no image.
 const (
 	snapshotMagic   = "KRSTMETA"
@@ -28,9 +28,13 @@ func (im *Image) WriteSnapshot(w io.Writer) error {
 	s.write([]byte(snapshotMagic))
 	s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_Header{&PbHeader{
 		Version: snapshotVersion, Index: im.index, ClusterId: im.clusterID[:], NextProducerId: im.nextProducerID,
+		NextBrokerId: int32(im.nextBrokerID),
 	}}})
 	for _, b := range im.brokers {
 		s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_Broker{brokerToProto(b)}})
+	}
+	for _, a := range im.allotted {
+		s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_Allotment{&PbAllotment{Request: a.request[:], Id: int32(a.id)}}})
 	}
 	for t := range im.Topics() {
 		s.record(&PbSnapshotRecord{Kind: &PbSnapshotRecord_Topic{topicToProto(t)}})
@@ -94,6 +98,7 @@ func topicToProto(t *Topic) *PbTopic {
 			Replicas: brokerIDs[int32](x.Replicas), Isr: brokerIDs[int32](x.ISR), Elr: brokerIDs[int32](x.ELR),
 			Adding: brokerIDs[int32](x.Adding), Removing: brokerIDs[int32](x.Removing), Leader: int32(x.Leader),
 			LeaderEpoch: int32(x.LeaderEpoch), PartitionEpoch: int32(x.PartitionEpoch),
+			LastKnown: brokerIDs[int32](x.LastKnown), Unproven: x.Unproven,
 		}
 	}
 	return p
@@ -199,6 +204,8 @@ func (s *snapshotReader) take(rec *PbSnapshotRecord) error {
 		return s.topic(k.Topic)
 	case *PbSnapshotRecord_ConfigSet:
 		return s.configSet(k.ConfigSet)
+	case *PbSnapshotRecord_Allotment:
+		return s.allotment(k.Allotment)
 	case *PbSnapshotRecord_Txn:
 		return s.txn(k.Txn)
 	}
@@ -214,7 +221,8 @@ func (s *snapshotReader) header(h *PbHeader) error {
 		return err
 	}
 	s.im.index, s.im.clusterID, s.im.nextProducerID = h.GetIndex(), id, h.GetNextProducerId()
-	s.im.checksum = sumClusterID(id) ^ sumNextProducerID(h.GetNextProducerId())
+	s.im.nextBrokerID = BrokerID(h.GetNextBrokerId())
+	s.im.checksum = sumClusterID(id) ^ sumNextProducerID(h.GetNextProducerId()) ^ sumNextBrokerID(s.im.nextBrokerID)
 	return knows(h)
 }
 
@@ -227,6 +235,18 @@ func (s *snapshotReader) broker(p *PbBroker) error {
 		return &CorruptError{fmt.Sprintf("broker %d twice", b.ID)}
 	}
 	s.im.putBroker(&b)
+	return nil
+}
+
+func (s *snapshotReader) allotment(p *PbAllotment) error {
+	request, err := idFromProto(p.GetRequest())
+	if err = first(err, knows(p)); err != nil {
+		return err
+	}
+	if _, ok := s.im.findAllotment(request); ok || len(s.im.allotted) == maxAllotments {
+		return &CorruptError{fmt.Sprintf("allotment %s twice, or one too many", request)}
+	}
+	s.im.putAllotment(allotment{request, BrokerID(p.GetId())})
 	return nil
 }
 
@@ -254,6 +274,7 @@ func (s *snapshotReader) topic(p *PbTopic) error {
 			ELR: brokerIDs[BrokerID](x.GetElr()), Adding: brokerIDs[BrokerID](x.GetAdding()),
 			Removing: brokerIDs[BrokerID](x.GetRemoving()), Leader: BrokerID(x.GetLeader()),
 			LeaderEpoch: LeaderEpoch(x.GetLeaderEpoch()), PartitionEpoch: PartitionEpoch(x.GetPartitionEpoch()),
+			LastKnown: brokerIDs[BrokerID](x.GetLastKnown()), Unproven: x.GetUnproven(),
 		}
 	}
 	s.im.insertTopic(t)
