@@ -48,6 +48,9 @@ type Log struct {
 	loading sync.Mutex // the first use loads; the others wait for it
 	syncing sync.Mutex // one sync, cut, deletion or close at a time. Taken before mu
 
+	cleaning sync.Mutex   // one pass of compaction at a time. Taken before syncing
+	cleaned  atomic.Int64 // compaction has seen everything below
+
 	mu struct { // the append lock
 		sync.Mutex
 		producers   *producers
@@ -102,6 +105,7 @@ func newLog(o Options) *Log {
 	l.home.Store(l.newHome(&l.o))
 	l.epochs.Store(&epochList{lead: EpochStart{Epoch: -1}, last: -1})
 	l.txns.Store(newTxnList())
+	l.cleaned.Store(max(0, o.Cleaned))
 	return l
 }
 

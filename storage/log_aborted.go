@@ -9,6 +9,9 @@ import (
 // abortedIn returns the entries of a segment's transaction index.
 func (l *Log) abortedIn(segs []*segment, i int) ([]abortedEntry, error) {
 	s := segs[i]
+	if c := s.carried.Load(); c != nil {
+		return *c, nil
+	}
 	if x := s.mem.Load(); x != nil && i == len(segs)-1 {
 		return x.aborted.view(), nil
 	}
@@ -17,7 +20,10 @@ func (l *Log) abortedIn(segs []*segment, i int) ([]abortedEntry, error) {
 		whole, err = abortedMatch(entries, segs[:i+1])
 		s.abortedGood.Store(whole)
 	}
-	if err != nil || whole || s.file.retired() {
+	if s.file.retired() { // what was read may be the index of what took its place
+		return nil, errRetired
+	}
+	if err != nil || whole {
 		return entries, err
 	}
 	l.o.Logger.Warn("damaged transaction index is made anew", "file", s.stem+suffixTxn)

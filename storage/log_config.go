@@ -100,6 +100,7 @@ type Options struct {
 
 	// From the directory's checkpoints; 0 when they are missing or damaged. They are hints: the log's files win.
 	RecoveryPoint, LogStart, HighWatermark int64
+	Cleaned                                int64 // compaction has seen everything below
 
 	Clean    bool  // the last stop was clean: nothing is scanned
 	CleanEnd *Ends // with Clean: nothing is even opened until the log is used

@@ -91,6 +91,27 @@ func (c *FileCache) victim() evictable {
 	return nil
 }
 
+// shed closes one idle resource, though there may be room: somebody needs its descriptor more. It tells whether there was
+// one.
+func (c *FileCache) shed() bool {
+	c.mu.Lock()
+	c.mu.coming += c.max
+	c.mu.Unlock()
+	v := c.victim()
+	c.mu.Lock()
+	c.mu.coming -= c.max
+	c.mu.Unlock()
+	if v == nil {
+		return false
+	}
+	if !v.evict() {
+		c.expect()
+		c.add(v)
+		return false
+	}
+	return true
+}
+
 // add puts in what room was made for.
 func (c *FileCache) add(v evictable) {
 	c.mu.Lock()

@@ -157,6 +157,7 @@ func (l *Log) lowerEnds(end int64) {
 	l.hw.Store(min(l.hw.Load(), end))
 	l.synced.Store(min(l.synced.Load(), end))
 	l.start.Store(min(l.start.Load(), end))
+	l.cleaned.Store(min(l.cleaned.Load(), end))
 	l.hints.forget()
 }
 

@@ -55,11 +55,12 @@ type segment struct {
 	disk atomic.Pointer[diskIndex]
 	mu   sync.Mutex // loading disk, and writing index files
 
-	unsynced    atomic.Bool // bytes of the log file
-	indexDirty  atomic.Bool // entries that are only in memory, or written and not synced
-	hasAborted  atomic.Bool // there is a transaction index
-	abortedSync atomic.Bool // which has unsynced entries
-	abortedGood atomic.Bool // which was held against the log
+	unsynced    atomic.Bool                    // bytes of the log file
+	indexDirty  atomic.Bool                    // entries that are only in memory, or written and not synced
+	hasAborted  atomic.Bool                    // there is a transaction index
+	abortedSync atomic.Bool                    // which has unsynced entries
+	abortedGood atomic.Bool                    // which was held against the log
+	carried     atomic.Pointer[[]abortedEntry] // its entries, while its file does not have its name yet; otherwise nil
 
 	// For the writer alone: what the age of an active segment goes by.
 	reserved  int64 // end of the room on the disk that was asked for

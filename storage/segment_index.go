@@ -29,6 +29,9 @@ func (s *segment) diskIndex() (*diskIndex, error) {
 	if d := s.disk.Load(); d != nil {
 		return d, nil
 	}
+	if s.file.retired() {
+		return nil, s.indexRetired(f)
+	}
 	x, err := s.loadIndex(f, s.size.Load())
 	if err != nil {
 		return nil, err
@@ -48,6 +51,9 @@ func (s *segment) rebuildIndex(f vfs.File) error {
 	if s.mem.Load() != nil {
 		return s.remakeMemLocked(f)
 	}
+	if s.file.retired() {
+		return s.indexRetired(f)
+	}
 	x := newMemIndex()
 	if _, err := s.extend(x, f, 0, s.base, s.size.Load()); err != nil {
 		return err
@@ -60,6 +66,17 @@ func (s *segment) rebuildIndex(f vfs.File) error {
 		s.mem.Store(x)
 	}
 	return nil
+}
+
+// indexRetired makes the index of a segment that was replaced, for who still reads it, in memory alone: the files under
+// its name may be those of what took its place.
+func (s *segment) indexRetired(f vfs.File) error {
+	x := newMemIndex()
+	_, err := s.extend(x, f, 0, s.base, s.size.Load())
+	if err == nil {
+		s.mem.Store(x)
+	}
+	return err
 }
 
 // remakeMemLocked replaces the entries of an active segment, of which the older ones were read from files and may be
