@@ -220,6 +220,10 @@ var errorTable = []errorRow{
 	typed[*quorum.BusyError]("quorum.BusyError", codeRequestTimedOut, codeRequestTimedOut),
 	// These stop a start or the process, and meet no client.
 	typed[*cluster.ForeignClusterError]("cluster.ForeignClusterError", codeUnknown, codeUnknown),
+	typed[*quorum.MembershipError]("quorum.MembershipError", codeInvalidRequest, codeInvalidRequest),
+	typed[*quorum.NotSentError]("quorum.NotSentError", codeRequestTimedOut, codeRequestTimedOut),
+	typed[*quorum.RemovedError]("quorum.RemovedError", codeUnknown, codeUnknown),
+	typed[*quorum.FencedError]("quorum.FencedError", codeUnknown, codeUnknown),
 	typed[*quorum.DamageError]("quorum.DamageError", codeUnknown, codeUnknown),
 	typed[*quorum.IdentityError]("quorum.IdentityError", codeUnknown, codeUnknown),
 	typed[*quorum.LockedError]("quorum.LockedError", codeUnknown, codeUnknown),

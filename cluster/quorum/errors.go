@@ -81,3 +81,39 @@ func (e *StoppedError) Error() string { return "the metadata log is closed" }
 type BusyError struct{ Waiting int }
 
 func (e *BusyError) Error() string { return fmt.Sprintf("%d metadata changes wait already", e.Waiting) }
+
+// NotSentError says that the leader was not asked.
+type NotSentError struct{ Err error }
+
+func (e *NotSentError) Error() string { return "the leader was not asked: " + e.Err.Error() }
+
+func (e *NotSentError) Unwrap() error { return e.Err }
+
+// MembershipError refuses a change of the quorum's members.
+type MembershipError struct {
+	Server string
+	Err    error
+}
+
+func (e *MembershipError) Error() string {
+	return fmt.Sprintf("members of the quorum (server %s): %v", e.Server, e.Err)
+}
+
+func (e *MembershipError) Unwrap() error { return e.Err }
+
+// RemovedError says that this server was taken out of the quorum.
+type RemovedError struct{ Server string }
+
+func (e *RemovedError) Error() string {
+	return fmt.Sprintf("server %s was removed from its cluster; to join again, start with an empty --data", e.Server)
+}
+
+// FencedError says that the cluster was recovered from a lost quorum, and one of two nodes does not know of it.
+type FencedError struct{ Own, Peer uint64 }
+
+func (e *FencedError) Error() string {
+	if e.Own < e.Peer {
+		return fmt.Sprintf("the cluster was recovered without this node (generation %d, this one has %d): empty its --data and let it join again", e.Peer, e.Own)
+	}
+	return fmt.Sprintf("the peer is of a cluster before its recovery (generation %d, not %d): empty its --data and let it join again", e.Peer, e.Own)
+}

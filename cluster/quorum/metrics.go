@@ -16,6 +16,8 @@ type metrics struct {
 	entrySeconds  prometheus.Histogram
 	entryCommands prometheus.Histogram
 	entryBytes    prometheus.Counter
+	forwarded     prometheus.Counter
+	restarts      prometheus.Counter
 	bolt          func() bbolt.Stats // nil in memory
 	collectors    []prometheus.Collector
 }
@@ -37,9 +39,15 @@ func newMetrics() *metrics {
 		entryBytes: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "karst_quorum_entry_bytes_total", Help: "Bytes of commands proposed.",
 		}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_quorum_forwarded_total", Help: "Proposals that were sent to a leader elsewhere.",
+		}),
+		restarts: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_quorum_restarts_total", Help: "Times that Raft began anew since the same snapshot came twice.",
+		}),
 	}
 	m.collectors = []prometheus.Collector{
-		m.storeSeconds, m.storeEntries, m.entrySeconds, m.entryCommands, m.storeFailures, m.entryBytes,
+		m.storeSeconds, m.storeEntries, m.entrySeconds, m.entryCommands, m.storeFailures, m.entryBytes, m.forwarded, m.restarts,
 	}
 	return m
 }
@@ -121,11 +129,4 @@ func (q *Quorum) fileBytes() float64 {
 		return 0
 	}
 	return float64(info.Size())
-}
-
-// waiting is the number of commands in the queue.
-func (q *queue) waiting() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.mu.commands
 }

@@ -1,8 +1,10 @@
 package quorum
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -48,12 +50,14 @@ func (q *Quorum) open() error {
 	if err != nil {
 		return err
 	}
-	im, index, err := q.restore()
+	snap, err := q.restore()
 	if err != nil {
 		return err
 	}
-	q.machine = newMachine(im, q.fail)
-	q.machine.applied = q.log.applied
+	if err := q.newMachine(snap); err != nil {
+		return err
+	}
+	index := snap.index
 	err = guard(func() error { return q.log.check(index) })
 	if err != nil {
 		return &DamageError{Path: q.log.path, Err: err}
@@ -61,15 +65,54 @@ func (q *Quorum) open() error {
 	return q.bootstrap(index)
 }
 
+// newMachine makes the machine whose state is the newest snapshot's.
+func (q *Quorum) newMachine(snap restored) error {
+	m := newMachine(metadata.Empty(), q.fail)
+	m.applied, m.snapshot, m.self = q.log.applied, q.newestMembers, q.serverID
+	m.removed = q.wasRemoved
+	m.stuck = func() {
+		select {
+		case q.restart <- struct{}{}:
+		default:
+		}
+	}
+	var b [8]byte
+	if _, err := io.ReadFull(q.o.Random, b[:]); err != nil {
+		return err
+	}
+	m.proposer = binary.BigEndian.Uint64(b[:]) | 1
+	q.machine = m
+	if snap.index > 0 {
+		m.install(snap.head, snap.image)
+		m.index = max(m.index, snap.index)
+		m.setMembers(q.newestMembers())
+	}
+	return nil
+}
+
+// newestMembers is the configuration in the newest snapshot.
+func (q *Quorum) newestMembers() members {
+	list, err := q.snaps.List()
+	if err != nil || len(list) == 0 {
+		return members{}
+	}
+	return members{list[0].Configuration.Servers, list[0].ConfigurationIndex}
+}
+
 func (q *Quorum) openMemory() error {
 	store := raft.NewInmemStore()
 	q.log.LogStore, q.stable, q.snaps = store, store, raft.NewInmemSnapshotStore()
-	dir, err := uuid.New(q.o.Random)
-	if err != nil {
-		return err
-	}
+	dir, err := q.dirID()
 	q.serverID = serverID(q.o.LocalID, dir)
-	return nil
+	return err
+}
+
+// dirID is what tells this directory from others of the same node.
+func (q *Quorum) dirID() (uuid.UUID, error) {
+	if !q.o.DirID.IsZero() {
+		return q.o.DirID, nil
+	}
+	return uuid.New(q.o.Random)
 }
 
 // serverID is the node's id and the directory's: a node that lost its directory is another server, since it may have
@@ -133,7 +176,7 @@ func (q *Quorum) newServerID() error {
 	if err != nil || used {
 		return &DamageError{Path: q.o.Dir, Err: errors.Join(err, errors.New("there is a log but no file "+serverIDName))}
 	}
-	dir, err := uuid.New(q.o.Random)
+	dir, err := q.dirID()
 	if err != nil {
 		return err
 	}
@@ -255,37 +298,44 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
+// restored is a snapshot; its index is 0 when there is none.
+type restored struct {
+	head  snapshotHead
+	image *metadata.Image
+	index uint64
+}
+
 // restore reads the newest snapshot. Raft would go on with an older one when it cannot be read, and skip one whose
 // description is unreadable; here both are damage, since the log may no longer reach back to the older one.
-func (q *Quorum) restore() (*metadata.Image, uint64, error) {
+func (q *Quorum) restore() (restored, error) {
 	list, err := q.snaps.List()
 	if err != nil {
-		return nil, 0, err
+		return restored{}, err
 	}
 	newest, err := q.newestSnapshot()
 	if err != nil {
-		return nil, 0, err
+		return restored{}, err
 	}
 	if len(list) == 0 && newest == "" {
-		return metadata.Empty(), 0, nil
+		return restored{}, nil
 	}
 	path := filepath.Join(q.o.Dir, snapshotsDir, newest)
 	if len(list) == 0 || list[0].ID != newest {
-		return nil, 0, &DamageError{Path: path, Err: errors.New("its description cannot be read")}
+		return restored{}, &DamageError{Path: path, Err: errors.New("its description cannot be read")}
 	}
 	meta, r, err := q.snaps.Open(newest)
 	if err != nil {
-		return nil, 0, &DamageError{Path: path, Err: err}
+		return restored{}, &DamageError{Path: path, Err: err}
 	}
 	defer r.Close()
-	im, err := metadata.ReadSnapshot(r)
+	head, im, err := readSnapshot(r)
 	if err != nil {
-		return nil, 0, &DamageError{Path: path, Err: err}
+		return restored{}, &DamageError{Path: path, Err: err}
 	}
 	if im.Index() > meta.Index {
-		return nil, 0, &DamageError{Path: path, Err: fmt.Errorf("image of %d in a snapshot of %d", im.Index(), meta.Index)}
+		return restored{}, &DamageError{Path: path, Err: fmt.Errorf("image of %d in a snapshot of %d", im.Index(), meta.Index)}
 	}
-	return im, meta.Index, nil
+	return restored{head, im, meta.Index}, nil
 }
 
 // newestSnapshot is the directory that Raft wrote last, by its name: term-index-time.
@@ -312,11 +362,12 @@ func (q *Quorum) newestSnapshot() (string, error) {
 	return newest, nil
 }
 
-// bootstrap writes the first entry of an empty log: this node is the one voter. A first start that was cut off between
-// the term and that entry is made again; nothing can have been voted for in it.
+// bootstrap writes the first entry of an empty log, the first configuration: Options.Bootstrap, or this node as the one
+// voter. A first start that was cut off between the term and that entry is made again; nothing can have been voted for in
+// it.
 func (q *Quorum) bootstrap(snapshot uint64) error {
 	last, err := q.log.LastIndex()
-	if err != nil || last > 0 || snapshot > 0 {
+	if err != nil || last > 0 || snapshot > 0 || q.o.Network != nil && len(q.o.Bootstrap) == 0 {
 		return err
 	}
 	term, err := q.stable.GetUint64(termKey)
@@ -331,8 +382,21 @@ func (q *Quorum) bootstrap(snapshot uint64) error {
 			return err
 		}
 	}
-	first := raft.Configuration{Servers: []raft.Server{{
-		Suffrage: raft.Voter, ID: q.serverID, Address: raft.ServerAddress(q.serverID),
-	}}}
-	return raft.BootstrapCluster(q.config(nil), q.log, q.stable, q.snaps, q.transport(), first)
+	q.fresh = true
+	return raft.BootstrapCluster(q.config(nil), q.log, q.stable, q.snaps, loopback(q.serverID), q.firstConfiguration())
+}
+
+func (q *Quorum) firstConfiguration() raft.Configuration {
+	var first raft.Configuration
+	for _, s := range q.o.Bootstrap {
+		server := raft.Server{ID: raft.ServerID(s.ID), Address: raft.ServerAddress(s.ID)}
+		if s.Suffrage == Nonvoter {
+			server.Suffrage = raft.Nonvoter
+		}
+		first.Servers = append(first.Servers, server)
+	}
+	if len(first.Servers) == 0 {
+		first.Servers = []raft.Server{{ID: q.serverID, Address: raft.ServerAddress(q.serverID)}}
+	}
+	return first
 }

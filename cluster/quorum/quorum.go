@@ -1,8 +1,9 @@
 // Package quorum keeps the metadata log: hashicorp/raft behind an image, proposals and a barrier. Nobody outside sees a
 // future, an interface{} or a type of that library.
 //
-// There is one voter for now, this node, and no port is open: Raft talks to itself over an in-memory transport. More
-// voters need another transport and a first configuration with more servers (see transport and bootstrap), nothing else.
+// Every node may propose. What the leader has to do is asked of it (Network.Forward, HandlePropose), and each proposal is
+// answered by the log itself, as this node applies it: so the errors of Apply need no encoding, and whoever proposed reads
+// what it wrote. A node without a Network is its cluster's only one and opens no port.
 package quorum
 
 import (
@@ -38,6 +39,7 @@ const (
 
 	defaultStoreTimeout = 5 * time.Second
 	stopTimeout         = 900 * time.Millisecond
+	handOverTimeout     = 600 * time.Millisecond
 )
 
 // Options say where the log is and who this node is.
@@ -75,7 +77,12 @@ type Quorum struct {
 	queue    *queue
 	lead     *leadership
 	metrics  *metrics
-	node     atomic.Pointer[raft.Raft] // nil before Run
+	node     atomic.Pointer[raft.Raft]      // nil before Run
+	trans    atomic.Pointer[raft.Transport] // of node
+	streams  atomic.Pointer[streams]        // of trans; nil without a Network
+	evidence chan metadata.BrokerID
+	restart  chan struct{} // one slot: Raft must begin anew
+	fresh    bool          // this start has written the first configuration
 
 	fatalOnce sync.Once
 	fatal     chan error // one slot
@@ -97,7 +104,10 @@ func Open(o Options) (*Quorum, error) {
 	if o.Random == nil {
 		o.Random = rand.Reader
 	}
-	q := &Quorum{o: o, queue: newQueue(), lead: newLeadership(), metrics: newMetrics(), fatal: make(chan error, 1)}
+	q := &Quorum{
+		o: o, queue: newQueue(), lead: newLeadership(), metrics: newMetrics(), fatal: make(chan error, 1),
+		evidence: make(chan metadata.BrokerID, 16), restart: make(chan struct{}, 1),
+	}
 	if err := q.open(); err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
@@ -117,49 +127,99 @@ func (q *Quorum) fail(err error) {
 	})
 }
 
-// Run takes part until ctx ends or this node must stop, and ends all it started. It may be called once.
+// Run takes part until ctx ends or this node must stop, and ends all it started. A leader first hands leadership over. It
+// may be called once.
 func (q *Quorum) Run(ctx context.Context) error {
-	defer q.queue.close()
 	stop := make(chan struct{})
 	q.log.begin()
 	go q.log.work() // ended by stop, but for a disk that hangs
 	var rest sync.WaitGroup
-	notify := make(chan bool, 16)
-	rest.Go(func() { q.lead.follow(notify, stop) })
-	node, err := q.start(notify)
-	if err == nil {
-		rest.Go(func() { q.pack(node) })
-		select {
-		case <-ctx.Done():
-		case err = <-q.fatal:
-		}
-		err = errors.Join(err, q.stopNode(node))
+	notify, observed := make(chan bool, 16), make(chan raft.Observation, 64)
+	rest.Go(func() { q.lead.follow(notify, observed, stop) })
+	rest.Go(func() { q.followEvidence(stop) })
+	rest.Go(func() { q.watchMembership(stop) })
+	if q.o.Network != nil {
+		rest.Go(q.acceptStreams)
 	}
+	var packing sync.Once
+	err := q.serve(ctx, func() error {
+		node, err := q.start(notify, observed)
+		if err == nil {
+			packing.Do(func() { rest.Go(q.pack) })
+			err = q.serveNode(ctx, node)
+		}
+		return err
+	})
 	q.queue.close()
+	q.machine.attempts.stop()
 	close(stop)
+	if q.o.Network != nil {
+		err = errors.Join(err, q.o.Network.Listener.Close())
+	}
 	rest.Wait()
 	q.log.stop()
 	return err
 }
 
-func (q *Quorum) start(notify chan<- bool) (*raft.Raft, error) {
+// serve runs one Raft after the other until one ends for another reason than a restart.
+func (q *Quorum) serve(ctx context.Context, run func() error) error {
+	for {
+		if err := run(); err != errRestart {
+			return err
+		}
+		q.metrics.restarts.Inc()
+		q.o.Logger.Warn("the metadata log begins anew: the same snapshot came twice and led nowhere")
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+var errRestart = errors.New("raft must begin anew")
+
+// serveNode waits for the end of one Raft and stops it.
+func (q *Quorum) serveNode(ctx context.Context, node *raft.Raft) error {
+	var err error
+	select {
+	case <-ctx.Done():
+		if q.o.Network != nil {
+			q.handOver()
+		}
+	case err = <-q.fatal:
+	case <-q.restart:
+		if err := q.stopNode(node); err != nil {
+			return err
+		}
+		return errRestart
+	}
+	return errors.Join(err, q.stopNode(node))
+}
+
+// handOver gives leadership away before this node stops. It stops in any case.
+func (q *Quorum) handOver() {
+	ctx, cancel := context.WithTimeout(context.Background(), handOverTimeout)
+	defer cancel()
+	if err := q.TransferLeadership(ctx); err != nil {
+		q.o.Logger.Debug("leadership not handed over", "err", err)
+	}
+}
+
+func (q *Quorum) start(notify chan<- bool, observed chan raft.Observation) (*raft.Raft, error) {
 	trans := q.transport()
 	node, err := raft.NewRaft(q.config(notify), q.machine, q.log, q.stable, q.snaps, trans)
 	if err != nil {
 		return nil, &DamageError{Path: q.o.Dir, Err: err}
 	}
+	node.RegisterObserver(observer(observed))
 	q.node.Store(node)
+	q.trans.Store(&trans)
 	voters, self := q.voters(node)
-	if !self {
+	if !self && q.o.Network == nil {
 		return nil, errors.Join(&IdentityError{Dir: q.o.Dir, Want: string(q.serverID)}, q.stopNode(node))
 	}
-	if voters == 1 {
-		// Nobody else can lead: do not wait for a heartbeat that nobody sends. What a leader sends to hand over its
-		// place makes a voter a candidate at once.
-		request := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}}
-		if err := trans.TimeoutNow(q.serverID, trans.LocalAddr(), request, &raft.TimeoutNowResponse{}); err != nil {
-			q.o.Logger.Debug("raft: election not hastened", "err", err)
-		}
+	if len(voters) > 0 && voters[0] == q.serverID && (len(voters) == 1 || q.fresh) {
+		// Nobody else leads: do not wait for a heartbeat that nobody sends.
+		q.hasten(node)
 	}
 	return node, nil
 }
@@ -173,24 +233,17 @@ func (q *Quorum) config(notify chan<- bool) *raft.Config {
 	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = trailingLogs, snapshotThreshold, snapshotInterval
 	c.NoSnapshotRestoreOnStart = true // Open has done it, and refuses what Raft would skip
 	c.NotifyCh = notify
+	c.ShutdownOnRemove = false // the machine sees it, also on a follower
 	c.Logger = raftLogger(q.o.Logger)
 	c.NoLegacyTelemetry = true
 	return c
 }
 
-// transport connects this node to itself.
-func (q *Quorum) transport() raft.Transport {
-	addr := raft.ServerAddress(q.serverID) // an address is a name; a dialer looks it up
-	_, t := raft.NewInmemTransport(addr)
-	t.Connect(addr, t)
-	return t
-}
-
-// voters counts them, and says whether this node is one of the servers.
-func (q *Quorum) voters(node *raft.Raft) (voters int, self bool) {
-	for _, s := range node.GetConfiguration().Configuration().Servers {
+// voters lists them, and says whether this node is one of the servers.
+func (q *Quorum) voters(node *raft.Raft) (voters []raft.ServerID, self bool) {
+	for _, s := range configuration(node).Servers {
 		if s.Suffrage == raft.Voter {
-			voters++
+			voters = append(voters, s.ID)
 		}
 		self = self || s.ID == q.serverID
 	}
@@ -200,7 +253,11 @@ func (q *Quorum) voters(node *raft.Raft) (voters int, self bool) {
 // stopNode ends Raft's goroutines. One that is stuck in I/O is left behind: the process is about to end.
 func (q *Quorum) stopNode(node *raft.Raft) error {
 	stopped := make(chan error, 1)
-	go func() { stopped <- node.Shutdown().Error() }()
+	future := node.Shutdown()
+	if s := q.streams.Swap(nil); s != nil {
+		_ = s.Close() // nothing of Raft waits for a peer any longer
+	}
+	go func() { stopped <- future.Error() }()
 	select {
 	case err := <-stopped:
 		return err
@@ -257,48 +314,4 @@ func (q *Quorum) Term() uint64 {
 		return 0
 	}
 	return node.CurrentTerm()
-}
-
-// leadership is what Raft last said about it. Raft blocks when nobody reads its channel, so one goroutine reads it and
-// does nothing else.
-type leadership struct {
-	mu struct {
-		sync.Mutex
-		leading bool
-		changed chan struct{} // closed at the next change
-	}
-}
-
-func newLeadership() *leadership {
-	l := &leadership{}
-	l.mu.changed = make(chan struct{})
-	return l
-}
-
-func (l *leadership) follow(notify <-chan bool, stop <-chan struct{}) {
-	for {
-		select {
-		case leading := <-notify:
-			l.set(leading)
-		case <-stop:
-			return
-		}
-	}
-}
-
-func (l *leadership) set(leading bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.mu.leading != leading {
-		l.mu.leading = leading
-		close(l.mu.changed)
-		l.mu.changed = make(chan struct{})
-	}
-}
-
-// get also returns a channel that is closed when the answer changes.
-func (l *leadership) get() (leading bool, changed <-chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.mu.leading, l.mu.changed
 }

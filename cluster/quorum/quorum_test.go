@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -328,9 +327,6 @@ func TestCancelledWhileWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	given := make(chan error, 1)
 	go func() { given <- q.Propose(ctx, topic(1)) }()
-	for q.queue.waiting() == 0 {
-		time.Sleep(time.Millisecond)
-	}
 	cancel()
 	if err := <-given; !errors.Is(err, context.Canceled) || errors.As(err, new(*UnknownOutcomeError)) {
 		t.Errorf("got %v", err)
@@ -350,11 +346,12 @@ func TestQueueIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	full := &call{errs: make([]error, maxQueuedCommands), done: make(chan struct{})}
-	if err := q.queue.add(full); err != nil {
-		t.Fatal(err)
+	for n := 0; n < maxQueuedCommands; n += maxPackedCommands {
+		if err := q.queue.add(&proposal{commands: make([][]byte, maxPackedCommands)}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := q.Propose(context.Background(), topic(1)); !errors.As(err, new(*BusyError)) {
+	if err := q.queue.add(&proposal{}); !errors.As(err, new(*BusyError)) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -366,7 +363,7 @@ func TestLeadershipFlaps(t *testing.T) {
 	notify, stop, done := make(chan bool), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		l.follow(notify, stop)
+		l.follow(notify, nil, stop)
 	}()
 	for i := range 1001 {
 		notify <- i%2 == 0
