@@ -2,8 +2,11 @@ package broker
 
 import (
 	"errors"
+	"maps"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -51,6 +54,7 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 		if err := a.thisBroker(r.ResourceName); err != nil {
 			return nil, err
 		}
+		layers.Static = a.withListeners(layers.Static, view.Image)
 		return entries(config.BrokerOptions(), r.ConfigNames, req, layers.BrokerValue), nil
 	case resourceBrokerLogger:
 		return nil, a.thisBroker(r.ResourceName)
@@ -77,6 +81,26 @@ func (a *adminAPI) thisBroker(name string) error {
 		return errOtherBroker
 	}
 	return nil
+}
+
+// withListeners adds the listeners as clients reach them when nobody set advertised.listeners: they follow from listeners,
+// and a port of 0 is known only now. Clients ask for them (kafka-python holds them to be static).
+func (a *adminAPI) withListeners(static map[string]string, im *metadata.Image) map[string]string {
+	const name = "advertised.listeners"
+	self, ok := im.Broker(a.id)
+	if _, set := static[name]; set || !ok {
+		return static
+	}
+	var list []string
+	for _, e := range self.Endpoints {
+		list = append(list, e.Name+"://"+net.JoinHostPort(e.Host, strconv.Itoa(int(e.Port))))
+	}
+	out := maps.Clone(static)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[name] = strings.Join(list, ",")
+	return out
 }
 
 // entries answers for the options whose names are asked for; nil names ask for all.

@@ -508,3 +508,18 @@ func TestListConfigResources(t *testing.T) {
 		t.Errorf("unknown type: %+v", got)
 	}
 }
+
+// Nobody set advertised.listeners, and the port was free to choose: the answer is what clients get in Metadata.
+func TestDescribeConfigsTellsTheListenersInUse(t *testing.T) {
+	b := karsttest.Start(t)
+	w := dial(t, b)
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	r := kmsg.NewDescribeConfigsRequestResource()
+	r.ResourceType, r.ResourceName, r.ConfigNames = kmsg.ConfigResourceTypeBroker, "1", []string{"advertised.listeners"}
+	req.Resources = append(req.Resources, r)
+	got := ask[*kmsg.DescribeConfigsResponse](w, 4, req).Resources[0].Configs
+	if len(got) != 1 || got[0].Value == nil || *got[0].Value != "PLAINTEXT://"+b.Bootstrap()[0] ||
+		got[0].Source != kmsg.ConfigSourceStaticBrokerConfig || !got[0].ReadOnly {
+		t.Errorf("%+v", got)
+	}
+}

@@ -24,7 +24,6 @@ func consumeCommand(s *session) *cli.Command {
 			"Positions (-s, -e): "+positionGrammar+". The end is exclusive; for -e, +N counts from where reading begins.\n\n"+
 			"Formats (-f): "+formatVerbs+".\n\n"+
 			"What -o jsonl writes, produce --input jsonl reads back byte for byte.",
-			"kctl consume orders",
 			"kctl consume orders -s @-2h -f '%d{rfc3339} %p/%o %k %v'",
 			"kctl consume orders --follow --grep refund -o jsonl",
 			"kctl consume orders -g billing --follow",
