@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 
+	"github.com/karstlog/karst/cluster"
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
@@ -41,6 +42,9 @@ func (n *Node) identify() error {
 // become the first commands of the metadata log.
 func (n *Node) form(ctx context.Context) error {
 	if id := n.quorum.Image().ClusterID(); !id.IsZero() {
+		if !n.clusterID.IsZero() && id != n.clusterID {
+			return &cluster.ForeignClusterError{Directories: n.clusterID, Log: id}
+		}
 		n.clusterID = id
 		return nil
 	}
@@ -51,9 +55,11 @@ func (n *Node) form(ctx context.Context) error {
 	if len(found.Topics) > 0 && !n.o.Config.Import {
 		return foreignError(n.o.Config.LogDirs, found)
 	}
-	id, err := n.newClusterID(found)
-	if err != nil {
-		return err
+	id := n.clusterID
+	if id.IsZero() { // not agreed on with others
+		if id, err = n.newClusterID(found); err != nil {
+			return err
+		}
 	}
 	commands, err := n.importTopics(found)
 	if err != nil {

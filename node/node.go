@@ -55,6 +55,7 @@ type Node struct {
 
 	id        metadata.BrokerID
 	clusterID uuid.UUID
+	member    *member // nil: this broker is alone
 	quorum    *quorum.Quorum
 	dirs      *storage.Dirs
 	set       *replica.Set
@@ -147,7 +148,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	// The console comes before the partitions, so that /readyz tells why a long recovery keeps clients out, and after the
 	// data, so that a second process is told whose data it is and not which port is taken.
 	for _, step := range []func(context.Context, *stages) error{
-		n.openMetadata, n.openLogs, n.openConsole, n.listen, n.join, n.serve,
+		n.openCluster, n.openMetadata, n.openLogs, n.openConsole, n.listen, n.join, n.serve,
 	} {
 		if err := step(ctx, parts); err != nil {
 			if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
@@ -172,19 +173,22 @@ func ignoreCanceled(err error) error {
 // openMetadata starts the metadata log and waits until the image is that of the last commit.
 func (n *Node) openMetadata(ctx context.Context, parts *stages) error {
 	n.enter("reading the metadata log")
-	if err := n.identify(); err != nil {
-		return err
-	}
-	dir := ""
+	o := quorum.Options{LocalID: n.id, Logger: n.log, Registry: n.registry, Fatal: n.o.Fatal}
 	if !n.o.Memory {
-		dir = filepath.Join(n.o.Config.Data, "raft")
+		o.Dir = filepath.Join(n.o.Config.Data, "raft")
 	}
-	q, err := quorum.Open(quorum.Options{Dir: dir, LocalID: n.id, Logger: n.log, Registry: n.registry, Fatal: n.o.Fatal})
+	if m := n.member; m != nil {
+		o.Network, o.Bootstrap, o.DirID = m.network(), firstServers(m.found), m.found.Directory
+	}
+	q, err := quorum.Open(o)
 	if err != nil {
 		return fmt.Errorf("open the metadata log: %w", err)
 	}
 	n.quorum = q
 	parts.start("metadata log", q.Run, q.Close)
+	if n.member != nil {
+		return n.catchUp(ctx)
+	}
 	if err := q.Barrier(ctx); err != nil {
 		return fmt.Errorf("metadata log: %w", err)
 	}

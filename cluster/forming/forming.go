@@ -21,9 +21,11 @@ import (
 const (
 	// lookInterval is how often the members are looked at while nothing changes.
 	lookInterval = 50 * time.Millisecond
-	// dialInterval is how often the addresses of --join are tried until somebody has answered.
-	dialInterval = 250 * time.Millisecond
-	callTimeout  = 2 * time.Second
+	// dialInterval is how often the addresses of --join are tried until somebody has answered, redialInterval how often after
+	// that: those who were not there may have come, and know each other only.
+	dialInterval   = 250 * time.Millisecond
+	redialInterval = 2 * time.Second
+	callTimeout    = 2 * time.Second
 	// patience is how long a reason to wait is kept to oneself.
 	patience = 5 * time.Second
 )
@@ -115,7 +117,19 @@ type Forming struct {
 	}
 }
 
-// New reads what the data directory remembers, and draws its id at the first start.
+// Open reads what a data directory remembers; at the first start it draws the directory's id.
+func Open(files vfs.FS, dir string) (Record, error) {
+	r, found, err := Load(files, dir)
+	if err != nil || found {
+		return r, err
+	}
+	if r.Directory, err = uuid.New(rand.Reader); err != nil {
+		return Record{}, err
+	}
+	return r, Save(files, dir, r)
+}
+
+// New makes a Forming for a data directory. It starts nothing.
 func New(o Options) (*Forming, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -124,17 +138,9 @@ func New(o Options) (*Forming, error) {
 		o.Waiting = func(string) {}
 	}
 	f := &Forming{o: o}
-	r, found, err := Load(o.FS, o.Dir)
+	r, err := Open(o.FS, o.Dir)
 	if err != nil {
 		return nil, err
-	}
-	if !found {
-		if r.Directory, err = uuid.New(rand.Reader); err != nil {
-			return nil, err
-		}
-		if err := Save(o.FS, o.Dir, r); err != nil {
-			return nil, err
-		}
 	}
 	f.mu.record = r
 	return f, f.checkID(r)
@@ -226,7 +232,11 @@ func (f *Forming) Find(ctx context.Context) (Outcome, error) {
 			return f.member(r), nil
 		}
 		members := f.o.Gossip.Members()
-		if len(members) == 0 && len(f.o.Seeds) > 0 && time.Since(lastDial) >= dialInterval {
+		pause := dialInterval
+		if len(members) > 0 {
+			pause = redialInterval
+		}
+		if len(f.o.Seeds) > 0 && time.Since(lastDial) >= pause {
 			lastDial = time.Now()
 			if err := f.dial(ctx); err != nil {
 				return Outcome{}, err

@@ -349,6 +349,7 @@ type PbJoin struct {
 	Node          int32                  `protobuf:"varint,2,opt,name=node" json:"node,omitempty"` // -1: one is to be allotted
 	Addr          string                 `protobuf:"bytes,3,opt,name=addr" json:"addr,omitempty"`  // of its cluster port
 	Admit         bool                   `protobuf:"varint,4,opt,name=admit" json:"admit,omitempty"`
+	Probe         bool                   `protobuf:"varint,5,opt,name=probe" json:"probe,omitempty"` // only who answers is asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -411,6 +412,13 @@ func (x *PbJoin) GetAdmit() bool {
 	return false
 }
 
+func (x *PbJoin) GetProbe() bool {
+	if x != nil {
+		return x.Probe
+	}
+	return false
+}
+
 type PbJoined struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Directory     []byte                 `protobuf:"bytes,1,opt,name=directory" json:"directory,omitempty"`                  // of who answers
@@ -420,6 +428,7 @@ type PbJoined struct {
 	Leader        string                 `protobuf:"bytes,5,opt,name=leader" json:"leader,omitempty"`                        // cluster port to ask instead
 	Wait          string                 `protobuf:"bytes,6,opt,name=wait" json:"wait,omitempty"`                            // a sentence: ask again
 	Refused       string                 `protobuf:"bytes,7,opt,name=refused" json:"refused,omitempty"`                      // a sentence: do not
+	Gossip        string                 `protobuf:"bytes,8,opt,name=gossip" json:"gossip,omitempty"`                        // gossip address of who answers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +512,13 @@ func (x *PbJoined) GetRefused() string {
 	return ""
 }
 
+func (x *PbJoined) GetGossip() string {
+	if x != nil {
+		return x.Gossip
+	}
+	return ""
+}
+
 var File_wire_proto protoreflect.FileDescriptor
 
 const file_wire_proto_rawDesc = "" +
@@ -533,12 +549,13 @@ const file_wire_proto_rawDesc = "" +
 	"\x04addr\x18\x03 \x01(\tR\x04addr\"@\n" +
 	"\bPbFormed\x12\x18\n" +
 	"\arefused\x18\x01 \x01(\tR\arefused\x12\x1a\n" +
-	"\bpromised\x18\x02 \x01(\fR\bpromised\"d\n" +
+	"\bpromised\x18\x02 \x01(\fR\bpromised\"z\n" +
 	"\x06PbJoin\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\x05R\x04node\x12\x12\n" +
 	"\x04addr\x18\x03 \x01(\tR\x04addr\x12\x14\n" +
-	"\x05admit\x18\x04 \x01(\bR\x05admit\"\xbb\x01\n" +
+	"\x05admit\x18\x04 \x01(\bR\x05admit\x12\x14\n" +
+	"\x05probe\x18\x05 \x01(\bR\x05probe\"\xd3\x01\n" +
 	"\bPbJoined\x12\x1c\n" +
 	"\tdirectory\x18\x01 \x01(\fR\tdirectory\x12\x1d\n" +
 	"\n" +
@@ -547,7 +564,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x04node\x18\x04 \x01(\x05R\x04node\x12\x16\n" +
 	"\x06leader\x18\x05 \x01(\tR\x06leader\x12\x12\n" +
 	"\x04wait\x18\x06 \x01(\tR\x04wait\x12\x18\n" +
-	"\arefused\x18\a \x01(\tR\arefusedB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\arefused\x18\a \x01(\tR\arefused\x12\x16\n" +
+	"\x06gossip\x18\b \x01(\tR\x06gossipB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_wire_proto_rawDescOnce sync.Once
