@@ -22,6 +22,7 @@ const (
 	recoveryPointFile = "recovery-point-offset-checkpoint"
 	highWatermarkFile = "replication-offset-checkpoint"
 	logStartFile      = "log-start-offset-checkpoint"
+	cleanerPointFile  = "cleaner-offset-checkpoint"
 )
 
 // checksumName stands where a topic would in the last line of an offset checkpoint that Karst wrote; the line's offset is

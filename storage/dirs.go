@@ -148,6 +148,8 @@ type Dirs struct {
 	dirs  []*directory
 	meter *dirsMetrics
 
+	cleaner cleanerState
+
 	slotOf   sync.Map        // *Log to *slot, for callers on the hot path
 	failures chan *directory // directories whose watch noticed a failure; Run takes them offline
 
@@ -217,6 +219,8 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	}
 	d := &Dirs{o: o, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
 	d.mu.slots = map[TopicPartition]*slot{}
+	d.cleaner.wake, d.cleaner.throttle.mono = make(chan struct{}, 1), o.Mono
+	d.cleaner.options.Store(o.Cleaner.filled())
 	for _, path := range o.Paths {
 		d.dirs = append(d.dirs, newDirectory(d, path))
 	}
@@ -401,6 +405,7 @@ func (d *Dirs) Run(ctx context.Context) error {
 		wg.Go(func() { d.runDirectory(ctx, dir) })
 	}
 	wg.Go(func() { d.watchDisks(ctx) })
+	wg.Go(func() { d.runCleaner(ctx) })
 	wg.Wait()
 	return nil
 }

@@ -11,16 +11,17 @@ const (
 	recoveryPoint = iota
 	highWatermark
 	logStart
+	cleanerPoint
 	checkpointKinds
 )
 
 // checkpointed is what the checkpoint files of a directory say about one log, -1 where they do not mention it.
 type checkpointed [checkpointKinds]int64
 
-func absentOffsets() checkpointed { return checkpointed{-1, -1, -1} }
+func absentOffsets() checkpointed { return checkpointed{-1, -1, -1, -1} }
 
 func checkpointFile(kind int) string {
-	return [checkpointKinds]string{recoveryPointFile, highWatermarkFile, logStartFile}[kind]
+	return [checkpointKinds]string{recoveryPointFile, highWatermarkFile, logStartFile, cleanerPointFile}[kind]
 }
 
 // keptOffsets is what a slot needs for its lines in the checkpoints. Guarded by directory.keeping.
@@ -69,6 +70,8 @@ func (d *Dirs) offsetNow(s *slot, l *Log, kind int) int64 {
 		return s.recoveryPoint(l)
 	case highWatermark:
 		return l.HighWatermark()
+	case cleanerPoint:
+		return s.cleanerPoint(l)
 	}
 	if start := l.Start(); start > 0 {
 		return start
@@ -83,6 +86,18 @@ func (s *slot) recoveryPoint(l *Log) int64 {
 		return p
 	}
 	return s.kept.cut
+}
+
+// cleanerPoint is how far a log was compacted, -1 when it never was.
+func (s *slot) cleanerPoint(l *Log) int64 {
+	p := l.cleaned.Load()
+	if s.kept.cutting {
+		p = min(p, s.kept.cut)
+	}
+	if p == 0 {
+		return -1
+	}
+	return p
 }
 
 // keep writes one checkpoint of a directory if it is not true any more.
@@ -157,6 +172,11 @@ func (d *Dirs) beforeCut(s *slot, to int64) error {
 	dir.keeping.Lock()
 	defer dir.keeping.Unlock()
 	s.kept.cutting, s.kept.cut, s.kept.cutRounds = true, to, 0
+	if s.kept.at[cleanerPoint] > to { // what is written there later would count as compacted
+		if err := d.keepLocked(dir, cleanerPoint, false); err != nil {
+			return err
+		}
+	}
 	if s.kept.at[recoveryPoint] <= to {
 		return nil
 	}

@@ -152,7 +152,7 @@ func (d *Dirs) found(dir *directory, tp TopicPartition, points map[TopicPartitio
 	s.hint.clean = dir.clean.clean
 	if known, ok := dir.clean.logs[tp]; ok {
 		s.id, s.hint.ends = known.id, &known.ends
-		s.hint.offsets = checkpointed{known.ends.End, known.ends.HighWatermark, known.ends.Start}
+		s.hint.offsets = checkpointed{known.ends.End, known.ends.HighWatermark, known.ends.Start, s.hint.offsets[cleanerPoint]}
 	} else {
 		s.hint.clean = dir.clean.clean && dir.clean.logs == nil // Kafka's marker covers all
 		id, err := d.topicIDOf(dir, tp)

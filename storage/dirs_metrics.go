@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"math"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ type dirsMetrics struct {
 	registry   prometheus.Registerer
 	syncs      prometheus.Histogram
 	syncErrors prometheus.Counter
+	cleaner    cleanerMetrics
 	registered []prometheus.Collector
 }
 
@@ -26,10 +28,11 @@ func newDirsMetrics(d *Dirs) *dirsMetrics {
 			Name: "karst_storage_sync_errors_total", Help: "Syncs of logs that failed; each takes its directory offline.",
 		}),
 	}
+	m.cleaner = newCleanerMetrics()
 	if m.registry == nil {
 		return m
 	}
-	for _, c := range []prometheus.Collector{m.syncs, m.syncErrors, m} {
+	for _, c := range append(m.cleaner.all(), m.syncs, m.syncErrors, m) {
 		if m.registry.Register(c) == nil {
 			m.registered = append(m.registered, c)
 		}
@@ -48,6 +51,46 @@ func (m *dirsMetrics) synced(took time.Duration, failed bool) {
 	if failed {
 		m.syncErrors.Inc()
 	}
+}
+
+// cleanerMetrics counts what compaction does.
+type cleanerMetrics struct {
+	passes, errors, read, written, removed prometheus.Counter
+	seconds                                prometheus.Histogram
+}
+
+func newCleanerMetrics() cleanerMetrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "karst_storage_cleaner_" + name, Help: help})
+	}
+	return cleanerMetrics{
+		passes:  counter("passes_total", "Passes of compaction over a log that were made to their end."),
+		errors:  counter("errors_total", "Passes that failed, those over damaged logs included."),
+		read:    counter("read_bytes_total", "Bytes of batches that compaction read."),
+		written: counter("written_bytes_total", "Bytes that compaction wrote."),
+		removed: counter("removed_bytes_total", "Bytes by which compaction made logs smaller."),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "karst_storage_cleaner_seconds", Help: "Time that passes of compaction took.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 4, 9),
+		}),
+	}
+}
+
+func (m *cleanerMetrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.passes, m.errors, m.read, m.written, m.removed, m.seconds}
+}
+
+func (m *dirsMetrics) cleaned(s CleanStats, took time.Duration, err error) {
+	c := &m.cleaner
+	c.read.Add(float64(s.Read))
+	c.written.Add(float64(s.Written))
+	if err != nil {
+		c.errors.Inc()
+		return
+	}
+	c.passes.Inc()
+	c.removed.Add(float64(max(0, s.Before-s.After)))
+	c.seconds.Observe(took.Seconds())
 }
 
 // dirGauge is one figure per directory.
@@ -77,6 +120,8 @@ func dirGauges() []dirGauge {
 			func(_ *Dirs, dir *directory) float64 { return float64(dir.free.Load()) }),
 		gauge("logs", "Partitions in the log directory.",
 			func(d *Dirs, dir *directory) float64 { return float64(len(d.slotsOf(dir))) }),
+		gauge("damaged_logs", "Partitions in it that are known to be damaged; compaction leaves them alone.",
+			func(d *Dirs, dir *directory) float64 { return float64(d.damagedIn(dir)) }),
 		gauge("strays", "Directories of unknown partitions that are set aside.",
 			func(_ *Dirs, dir *directory) float64 { return float64(dir.reap.strays()) }),
 		gauge("unsynced_age_seconds", "Age of the oldest byte that is not on disk; 0 when all is.",
@@ -84,6 +129,16 @@ func dirGauges() []dirGauge {
 		gauge("slowest_write_seconds", "How long the longest write or sync that is running has taken so far.",
 			func(_ *Dirs, dir *directory) float64 { return dir.watch.longest().Seconds() }),
 	}
+}
+
+// damagedIn is how many logs of a directory are known to be damaged.
+func (d *Dirs) damagedIn(dir *directory) (n int) {
+	for _, l := range d.logsOf(dir) {
+		if l.Damaged() != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // unsyncedAge is how long ago the oldest byte was written that is not on disk.
@@ -106,6 +161,7 @@ func (m *dirsMetrics) Describe(out chan<- *prometheus.Desc) {
 		out <- g.desc
 	}
 	out <- openFilesDesc()
+	out <- dirtyRatioDesc()
 }
 
 // Collect implements prometheus.Collector.
@@ -116,8 +172,13 @@ func (m *dirsMetrics) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	out <- prometheus.MustNewConstMetric(openFilesDesc(), prometheus.GaugeValue, float64(m.d.cache.Open()))
+	out <- prometheus.MustNewConstMetric(dirtyRatioDesc(), prometheus.GaugeValue, math.Float64frombits(m.d.cleaner.dirty.Load()))
 }
 
 func openFilesDesc() *prometheus.Desc {
 	return prometheus.NewDesc("karst_storage_open_files", "Files and mappings of logs that are open.", nil, nil)
+}
+
+func dirtyRatioDesc() *prometheus.Desc {
+	return prometheus.NewDesc("karst_storage_cleaner_dirty_ratio", "Largest share of uncleaned bytes in a compacted log at the last look.", nil, nil)
 }

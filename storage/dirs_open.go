@@ -339,7 +339,7 @@ func (d *Dirs) logOptions(s *slot, c Config) Options {
 		FS: watchedFS{inner: dir.fs.inner, w: dir.watch, slot: s}, Dir: s.path(),
 		Topic: s.tp.Topic, Partition: s.tp.Partition, TopicID: s.id, Config: c,
 		RecoveryPoint: max(0, s.hint.offsets[recoveryPoint]), HighWatermark: max(0, s.hint.offsets[highWatermark]),
-		LogStart: max(0, s.hint.offsets[logStart]), Clean: s.hint.clean, CleanEnd: s.hint.ends,
+		LogStart: max(0, s.hint.offsets[logStart]), Cleaned: max(0, s.hint.offsets[cleanerPoint]), Clean: s.hint.clean, CleanEnd: s.hint.ends,
 		Cache: d.cache, Full: &dir.watch.full, Wall: d.o.Wall, Logger: d.o.Logger,
 		OnSynced:  d.o.OnSynced,
 		BeforeCut: func(_ *Log, to int64) error { return d.beforeCut(s, to) },

@@ -13,3 +13,7 @@ type Damage struct {
 	From, To int64 // offsets that cannot be trusted; To is the end of the segment
 	Err      error // a *CorruptError
 }
+
+// Damaged is what the scrubber or the cleaner found wrong in the log, nil when nothing was. TruncateAll, after which the
+// log is copied from another replica, forgets it.
+func (l *Log) Damaged() *Damage { return l.damage.Load() }

@@ -50,6 +50,7 @@ type Log struct {
 
 	cleaning sync.Mutex   // one pass of compaction at a time. Taken before syncing
 	cleaned  atomic.Int64 // compaction has seen everything below
+	damage   atomic.Pointer[Damage]
 
 	mu struct { // the append lock
 		sync.Mutex

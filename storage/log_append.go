@@ -168,11 +168,21 @@ func (l *Log) fits(s *segment, pending int, b batch.Batch, last int64, now time.
 // have one, by the clock otherwise.
 func (l *Log) aged(s *segment, maxTime int64, now time.Time) bool {
 	c := l.config.Load()
-	limit := (c.SegmentAge - jitter(s, c.SegmentJitter)).Milliseconds()
+	limit := c.segmentAge(s).Milliseconds()
 	if s.firstTime >= 0 && maxTime >= 0 {
 		return maxTime-s.firstTime > limit
 	}
 	return now.UnixMilli()-s.created > limit
+}
+
+// segmentAge is how old an active segment may become: of a compacted log no older than max.compaction.lag.ms, since only
+// closed segments are compacted (KIP-354).
+func (c *Config) segmentAge(s *segment) time.Duration {
+	age := c.SegmentAge - jitter(s, c.SegmentJitter)
+	if c.Compact {
+		return min(age, c.MaxCompactionLag)
+	}
+	return age
 }
 
 // jitter spreads the rolls of segments that began at the same time. It depends on the file's name alone, so that every

@@ -76,7 +76,7 @@ func (l *Log) rollAgedLocked(now time.Time) error {
 		first = s.firstTime
 	}
 	c := l.config.Load()
-	if now.UnixMilli()-first <= (c.SegmentAge - jitter(s, c.SegmentJitter)).Milliseconds() {
+	if now.UnixMilli()-first <= c.segmentAge(s).Milliseconds() {
 		return nil
 	}
 	return l.rollLocked(l.end.Load(), now)

@@ -304,6 +304,7 @@ func (l *Log) truncateAllLocked(newStart int64) error {
 	l.txns.Store(l.mu.producers.txns)
 	segs := []*segment{s}
 	l.segments.Store(&segs)
+	l.damage.Store(nil)
 	l.size.Store(0)
 	l.start.Store(newStart)
 	l.setEnd(newStart)
