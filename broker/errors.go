@@ -18,6 +18,8 @@ import (
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
+	"github.com/karstlog/karst/txn"
+	txncoordinator "github.com/karstlog/karst/txn/coordinator"
 )
 
 // Kafka's error codes, as far as this broker answers them (org.apache.kafka.common.protocol.Errors).
@@ -60,7 +62,9 @@ const (
 	codeOutOfOrderSequence   int16 = 45
 	codeInvalidProducerEpoch int16 = 47
 	codeInvalidTxnState      int16 = 48
+	codeProducerIDMapping    int16 = 49
 	codeTxnTimeout           int16 = 50
+	codeConcurrentTxns       int16 = 51
 	codeTxnCoordinatorFenced int16 = 52
 	codeTxnIDNotAuthorized   int16 = 53
 	codeStorage              int16 = 56
@@ -82,10 +86,13 @@ const (
 	codeNoReassignment       int16 = 85
 	codeGroupSubscribed      int16 = 86
 	codeInvalidRecord        int16 = 87
+	codeUnstableOffset       int16 = 88
+	codeProducerFenced       int16 = 90
 	codeInvalidUpdateVersion int16 = 95
 	codeUnknownTopicID       int16 = 100
 	codeDuplicateBroker      int16 = 101
 	codeUnknownBroker        int16 = 102
+	codeTxnIDNotFound        int16 = 105
 	codeSessionTopicIDs      int16 = 106
 	codeIneligibleReplica    int16 = 107
 	codeEndpointType         int16 = 114
@@ -141,6 +148,17 @@ var errorTable = []errorRow{
 	value("coordinator.ErrLoading", coordinator.ErrLoading, codeLoading, codeLoading),
 	value("coordinator.ErrNotAvailable", coordinator.ErrNotAvailable, codeNoCoordinator, codeNoCoordinator),
 
+	value("txncoordinator.ErrNotCoordinator", txncoordinator.ErrNotCoordinator, codeNotCoordinator, codeNotCoordinator),
+	value("txncoordinator.ErrNotAvailable", txncoordinator.ErrNotAvailable, codeNoCoordinator, codeNoCoordinator),
+	value("coordinator.ErrNotCommitted", txncoordinator.ErrNotCommitted, codeRequestTimedOut, codeRequestTimedOut),
+	value("coordinator.ErrTermTooLarge", txncoordinator.ErrTermTooLarge, codeUnknown, codeUnknown),
+	value("txn.ErrUnknownProducer", txn.ErrUnknownProducer, codeProducerIDMapping, codeProducerIDMapping),
+	value("txn.ErrFenced", txn.ErrFenced, codeProducerFenced, codeInvalidProducerEpoch),
+	value("txn.ErrState", txn.ErrState, codeInvalidTxnState, codeInvalidTxnState),
+	value("txn.ErrNotInTxn", txn.ErrNotInTxn, codeTransactionAbortable, codeInvalidTxnState),
+	value("txn.ErrBusy", txn.ErrBusy, codeConcurrentTxns, codeConcurrentTxns),
+	value("txn.ErrNotFound", txn.ErrNotFound, codeTxnIDNotFound, codeTxnIDNotFound),
+
 	value("group.ErrInvalidGroupID", group.ErrInvalidGroupID, codeInvalidGroupID, codeInvalidGroupID),
 	value("group.ErrTooLong", group.ErrTooLong, codeInvalidRequest, codeInvalidRequest),
 	value("group.ErrUnknownMember", group.ErrUnknownMember, codeUnknownMember, codeUnknownMember),
@@ -170,6 +188,9 @@ var errorTable = []errorRow{
 	typed[*storage.OutOfOrderSequenceError]("storage.OutOfOrderSequenceError", codeOutOfOrderSequence, codeOutOfOrderSequence),
 	typed[*storage.ProducerEpochError]("storage.ProducerEpochError", codeInvalidProducerEpoch, codeInvalidProducerEpoch),
 	typed[*storage.TxnStateError]("storage.TxnStateError", codeInvalidTxnState, codeInvalidTxnState),
+	// The partition begins another transaction than the one that was asked about: the client asks again.
+	typed[*storage.TxnMovedError]("storage.TxnMovedError", codeConcurrentTxns, codeNotEnoughReplicas),
+	typed[*metadata.TxnConflictError]("metadata.TxnConflictError", codeConcurrentTxns, codeConcurrentTxns),
 	typed[*storage.CoordinatorEpochError]("storage.CoordinatorEpochError", codeTxnCoordinatorFenced, codeTxnCoordinatorFenced),
 	typed[*storage.CorruptError]("storage.CorruptError", codeStorage, codeNotLeader),
 	typed[*storage.OfflineError]("storage.OfflineError", codeStorage, codeNotLeader),

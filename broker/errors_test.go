@@ -24,7 +24,7 @@ import (
 var domains = []string{
 	"../storage", "../protocol/batch", "../config",
 	"../cluster", "../cluster/metadata", "../cluster/controller", "../cluster/quorum", "../cluster/replica",
-	"../group", "../group/coordinator",
+	"../group", "../group/coordinator", "../txn", "../txn/coordinator",
 }
 
 func TestEveryDomainErrorHasACode(t *testing.T) {

@@ -32,12 +32,13 @@ type producer struct {
 	window           [dedupeWindow]sequenced
 	coordinatorEpoch int32 // of the last transaction marker, -1 for none
 	txnFirst         int64 // first offset of the open transaction, -1 for none
+	marker           int64 // offset of the last transaction marker since the log was opened, -1 for none; see TxnGuard
 	timestamp        int64 // of the last batch or marker, ms, as the snapshot stores it
 	touched          int64 // wall clock of the last write, ms; expiry goes by it, since a timestamp is the client's
 }
 
 func newProducer(id int64, epoch int16) *producer {
-	return &producer{id: id, epoch: epoch, coordinatorEpoch: -1, txnFirst: -1, timestamp: -1}
+	return &producer{id: id, epoch: epoch, coordinatorEpoch: -1, txnFirst: -1, marker: -1, timestamp: -1}
 }
 
 func (p *producer) batches() []sequenced { return p.window[:p.n] }
@@ -172,6 +173,9 @@ func (ps *producers) checkMarker(m marker) error {
 	if m.epoch < p.epoch {
 		return &ProducerEpochError{p.id, m.epoch, p.epoch}
 	}
+	if mutant.On(14) && p.txnFirst < 0 { // a repeated marker is refused
+		return &TxnStateError{p.id, "marker without a transaction"}
+	}
 	if m.coordinatorEpoch < p.coordinatorEpoch {
 		return &CoordinatorEpochError{p.id, m.coordinatorEpoch, p.coordinatorEpoch}
 	}
@@ -182,7 +186,7 @@ func (ps *producers) checkMarker(m marker) error {
 func (ps *producers) applyMarker(m marker, nowMs int64) (first int64) {
 	p := ps.get(m.producerID, m.epoch, nowMs)
 	p.coordinatorEpoch = max(p.coordinatorEpoch, m.coordinatorEpoch)
-	p.timestamp, p.touched = m.timestamp, nowMs
+	p.timestamp, p.touched, p.marker = m.timestamp, nowMs, m.offset
 	first, p.txnFirst = p.txnFirst, -1
 	if first < 0 {
 		return -1

@@ -18,6 +18,9 @@ type AppendOptions struct {
 	Acks    int16     // -1 all, 1 leader, 0 none: with -1 the in-sync set must be large enough
 	Now     time.Time // wall clock, once per request
 	Records int       // for the topic's counter
+	// Guard is set for a batch that begins a transaction about which the coordinator was asked after it was taken.
+	Guard  *storage.TxnGuard
+	marker bool // b ends a transaction
 }
 
 // Appended is where a batch came to lie, in which leadership, and whether the high watermark has passed it already.
@@ -54,7 +57,7 @@ func (p *Partition) append(r *role, b batch.Batch, o AppendOptions) (Appended, e
 			return Appended{}, &NotEnoughReplicasError{InSync: have, Wanted: want}
 		}
 	}
-	a, err := p.log.Append(b, int32(r.meta.LeaderEpoch), o.Now)
+	a, err := p.write(b, int32(r.meta.LeaderEpoch), o)
 	if err != nil {
 		return Appended{}, p.appendFailed(err)
 	}

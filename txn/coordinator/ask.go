@@ -1,0 +1,192 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/txn"
+)
+
+const (
+	// completionWait is how long a call waits for the transaction before it to be completed. After that the client is told
+	// to come again.
+	completionWait = time.Second
+	// maxDecisions is how often a call is decided again when others were faster.
+	maxDecisions = 50
+)
+
+// Init gives a transactional id to a producer (InitProducerId).
+//
+// Errors: ErrNotCoordinator, ErrNotAvailable, and those of txn.Rules.Init; txn.ErrBusy.
+func (c *Coordinator) Init(ctx context.Context, q txn.Init) (txn.Producer, error) {
+	if err := c.leading(ctx); err != nil {
+		return txn.Producer{}, err
+	}
+	q.FreshID = -1
+	return c.ask(ctx, q.ID, func(t *metadata.Txn, fresh int64) (txn.Decision, error) {
+		q.FreshID, q.NowMillis = fresh, c.wallMillis()
+		return c.o.Rules.Init(t, q)
+	})
+}
+
+// Add adds partitions to a transaction (AddPartitionsToTxn, AddOffsetsToTxn).
+//
+// Errors: ErrNotCoordinator, ErrNotAvailable, and those of txn.Rules.Add; txn.ErrBusy.
+func (c *Coordinator) Add(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) error {
+	if err := c.leading(ctx); err != nil {
+		return err
+	}
+	return c.add(ctx, id, txn.Add{Producer: p, Partitions: partitions})
+}
+
+// Begin adds partitions that this broker leads to a transaction, because of the first write to them (transaction version
+// 2). It works on every broker. Errors as Add, but for ErrNotCoordinator.
+func (c *Coordinator) Begin(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) error {
+	return c.add(ctx, id, txn.Add{Producer: p, Partitions: partitions, Version: 2})
+}
+
+func (c *Coordinator) add(ctx context.Context, id string, q txn.Add) error {
+	_, err := c.ask(ctx, id, func(t *metadata.Txn, _ int64) (txn.Decision, error) {
+		q.NowMillis = c.wallMillis()
+		return c.o.Rules.Add(t, q)
+	})
+	return err
+}
+
+// Verify tells of each partition whether it is in the open transaction of a producer. It works on every broker; every
+// answer is nil or an error of txn.Rules.Verify, and ErrNotAvailable when that cannot be found out.
+func (c *Coordinator) Verify(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) []error {
+	errs := c.verify(id, p, partitions)
+	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		return errs
+	}
+	if err := c.confirm(ctx); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	return c.verify(id, p, partitions)
+}
+
+func (c *Coordinator) verify(id string, p txn.Producer, partitions []metadata.TxnPartition) []error {
+	t, _ := c.o.Quorum.Image().Txn(id)
+	errs := make([]error, len(partitions))
+	for i, at := range partitions {
+		errs[i] = c.o.Rules.Verify(t, p, at)
+	}
+	return errs
+}
+
+// End decides on the outcome of a transaction (EndTxn) and returns what the producer goes on with. The markers follow.
+//
+// Errors: ErrNotCoordinator, ErrNotAvailable, and those of txn.Rules.End; txn.ErrBusy.
+func (c *Coordinator) End(ctx context.Context, id string, q txn.End) (txn.Producer, error) {
+	if err := c.leading(ctx); err != nil {
+		return txn.Producer{}, err
+	}
+	next, err := c.ask(ctx, id, func(t *metadata.Txn, fresh int64) (txn.Decision, error) {
+		q.FreshID, q.NowMillis = fresh, c.wallMillis()
+		return c.o.Rules.End(t, q)
+	})
+	if err == nil {
+		c.metrics.ended(q.Commit)
+	}
+	return next, err
+}
+
+// question is a decision of package txn with what it is asked filled in.
+type question func(t *metadata.Txn, fresh int64) (txn.Decision, error)
+
+// ask decides until the decision is applied, or a refusal is certain.
+func (c *Coordinator) ask(ctx context.Context, id string, decide question) (txn.Producer, error) {
+	fresh, certain := int64(-1), c.alone()
+	until := time.Now().Add(completionWait)
+	for range maxDecisions {
+		changed := c.nextChange()
+		t, _ := c.o.Quorum.Image().Txn(id)
+		d, err := decide(t, fresh)
+		switch {
+		case err != nil && certain:
+			return txn.Producer{}, err
+		case err != nil:
+			if err := c.confirm(ctx); err != nil {
+				return txn.Producer{}, err
+			}
+			certain = true
+		case d.NeedID:
+			if fresh, err = c.o.IDs.ProducerID(ctx); err != nil {
+				return txn.Producer{}, fmt.Errorf("%w: %w", ErrNotAvailable, err)
+			}
+		case d.Wait:
+			if err := c.await(ctx, id, t.Revision, changed, until); err != nil {
+				return txn.Producer{}, err
+			}
+		case d.Command == nil:
+			return d.Answer, nil
+		default:
+			applied, err := c.propose(ctx, d.Command)
+			if err != nil {
+				return txn.Producer{}, err
+			}
+			if applied && !d.Again {
+				return d.Answer, nil
+			}
+		}
+	}
+	return txn.Producer{}, txn.ErrBusy
+}
+
+// alone tells that this broker's image is the newest there is, since nobody else writes to the log.
+func (c *Coordinator) alone() bool { return len(c.o.Quorum.Image().Brokers()) <= 1 }
+
+// confirm returns once this broker's image is not older than the call.
+func (c *Coordinator) confirm(ctx context.Context) error {
+	if err := c.o.Quorum.ProposeEach(ctx, []metadata.Command{metadata.SyncTxns{}})[0]; err != nil {
+		return fmt.Errorf("%w: %w", ErrNotAvailable, err)
+	}
+	return nil
+}
+
+// propose puts a command into the log. Not applied and no error: somebody else was faster.
+func (c *Coordinator) propose(ctx context.Context, cmd metadata.Command) (applied bool, err error) {
+	err = c.o.Quorum.ProposeEach(ctx, []metadata.Command{cmd})[0]
+	var refused *metadata.PreconditionError
+	switch {
+	case errors.As(err, new(*metadata.TxnConflictError)):
+		c.metrics.conflicts.Inc()
+		return false, nil
+	case errors.As(err, &refused):
+		return false, err
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", ErrNotAvailable, err)
+	}
+	if p, ok := cmd.(metadata.PrepareTxn); ok {
+		c.enqueue(p.ID)
+	}
+	return true, nil
+}
+
+// await waits until the transactional id has left the revision.
+func (c *Coordinator) await(ctx context.Context, id string, revision uint64, changed <-chan struct{}, until time.Time) error {
+	c.enqueue(id)
+	limit := time.NewTimer(time.Until(until))
+	defer limit.Stop()
+	for {
+		select {
+		case <-changed:
+		case <-limit.C:
+			return txn.ErrBusy
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		changed = c.nextChange()
+		if t, ok := c.o.Quorum.Image().Txn(id); !ok || t.Revision != revision {
+			return nil
+		}
+	}
+}
