@@ -35,6 +35,8 @@ type DirsOptions struct {
 	// offline, unless the other directories know that its path is new.
 	Existing bool
 
+	Incarnation uuid.UUID // of this run of the process; zero: drawn
+
 	Wall, Mono func() time.Time // nil is time.Now
 	Logger     *slog.Logger     // nil discards
 	Registerer prometheus.Registerer
@@ -142,11 +144,12 @@ func kernelBootID() string {
 //
 // Lock order: Dirs.mu is taken last and never held over I/O or a callback. Appends take no lock of Dirs.
 type Dirs struct {
-	o     DirsOptions
-	cache *FileCache
-	clock *steadyClock
-	dirs  []*directory
-	meter *dirsMetrics
+	incarnation uuid.UUID // of this run; set by OpenDirs
+	o           DirsOptions
+	cache       *FileCache
+	clock       *steadyClock
+	dirs        []*directory
+	meter       *dirsMetrics
 
 	cleaner cleanerState
 
@@ -217,7 +220,7 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	if len(o.Paths) == 0 {
 		return nil, errors.New("no log directory is configured")
 	}
-	d := &Dirs{o: o, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
+	d := &Dirs{o: o, incarnation: o.Incarnation, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
 	d.mu.slots = map[TopicPartition]*slot{}
 	d.cleaner.wake, d.cleaner.throttle.mono = make(chan struct{}, 1), o.Mono
 	d.cleaner.options.Store(o.Cleaner.filled())

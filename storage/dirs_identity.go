@@ -47,12 +47,17 @@ type startRecord struct {
 	incarnation uuid.UUID            // random, of this run
 	boot        string               // id of the machine's boot, under which this run wrote
 	siblings    map[string]uuid.UUID // path to id of all directories of the node, this one included
+	known       []uuid.UUID          // earlier runs: the last one that was confirmed, and all since
+	before      *startRecord         // of the run before; not written
 }
 
 func (r startRecord) encode() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s 1\ncluster %s\nnode %d\ndirectory %s\nincarnation %s\nboot %s\n",
 		startFile, strconv.Quote(r.meta.ClusterID), r.meta.NodeID, r.meta.DirectoryID, r.incarnation, strconv.Quote(r.boot))
+	for _, id := range r.known {
+		fmt.Fprintf(&b, "known %s\n", id)
+	}
 	for _, path := range slices.Sorted(maps.Keys(r.siblings)) {
 		fmt.Fprintf(&b, "sibling %s %s\n", r.siblings[path], strconv.Quote(path))
 	}
@@ -76,6 +81,13 @@ func parseStartRecord(b []byte) (startRecord, error) {
 	f.word("directory", func(s string) (err error) { r.meta.DirectoryID, err = parseID(s); return err })
 	f.word("incarnation", func(s string) (err error) { r.incarnation, err = parseID(s); return err })
 	f.word("boot", func(s string) (err error) { r.boot, err = strconv.Unquote(s); return err })
+	for strings.HasPrefix(f.rest, "known ") && f.err == nil {
+		f.word("known", func(s string) error {
+			id, err := parseID(s)
+			r.known = append(r.known, id)
+			return err
+		})
+	}
 	for f.rest != "" && f.err == nil {
 		f.word("sibling", func(s string) error {
 			id, quoted, _ := strings.Cut(s, " ")
@@ -235,9 +247,12 @@ func (d *Dirs) refuseCopies() error {
 
 // beginRun writes the record of this run into a directory.
 func (d *Dirs) beginRun(dir *directory) error {
-	incarnation, err := uuid.New(d.o.Rand)
-	if err != nil {
-		return err
+	if d.incarnation.IsZero() {
+		id, err := uuid.New(d.o.Rand)
+		if err != nil {
+			return err
+		}
+		d.incarnation = id
 	}
 	siblings := map[string]uuid.UUID{}
 	old, err := readStart(dir.fs, dir.path)
@@ -253,7 +268,7 @@ func (d *Dirs) beginRun(dir *directory) error {
 	}
 	dir.start = startRecord{
 		meta:        MetaProperties{Version: 1, ClusterID: d.o.ClusterID, NodeID: d.o.NodeID, DirectoryID: dir.id},
-		incarnation: incarnation, boot: d.o.BootID(), siblings: siblings,
+		incarnation: d.incarnation, boot: d.o.BootID(), siblings: siblings, known: startsAfter(old), before: old,
 	}
 	return writeAtomic(dir.fs, filepath.Join(dir.path, startFile), dir.start.encode())
 }
