@@ -99,6 +99,22 @@ func (n *Node) HTTPAddr() net.Addr {
 	return n.http.Addr()
 }
 
+// ClusterAddr is where other brokers connect, as they are told; empty when this broker is alone.
+func (n *Node) ClusterAddr() string {
+	if n.member == nil {
+		return ""
+	}
+	return n.member.addr
+}
+
+// GossipAddr is what others give as --join; empty when this broker is alone.
+func (n *Node) GossipAddr() string {
+	if n.member == nil {
+		return ""
+	}
+	return n.member.gossip.Addr()
+}
+
 // ID is this broker's node id, ClusterID the id of its cluster.
 func (n *Node) ID() int32 { return int32(n.id) }
 

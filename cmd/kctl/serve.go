@@ -19,16 +19,20 @@ import (
 
 // serveOptions are the flags that set an option each; the rest of the options go through --set.
 var serveOptions = []struct{ flag, option, usage string }{
-	{"id", "node.id", "this broker's id, 1 and up (default: what the data says, else 1)"},
+	{"id", "node.id", "this broker's id, 1 and up (default: what the data says, else the cluster allots one)"},
 	{"data", "karst.data", "directory for everything the broker keeps (default ./karst-data)"},
 	{"http-addr", "karst.http.addr", "address of /healthz, /readyz, /metrics; empty: none (default 127.0.0.1:9644)"},
 	{"rack", "broker.rack", "rack or zone of this broker"},
 	{"cluster-name", "karst.cluster.name", "name of the cluster, so that two on one network do not mix (default karst)"},
-	{"cluster-addr", "karst.cluster.addr", "address for other brokers; has no effect while a cluster is one broker"},
+	{"cluster-addr", "karst.cluster.addr", "address for other brokers (default in a cluster: port 9093 of the first listener's host)"},
 	{"cluster-advertise", "karst.cluster.advertise", "address that other brokers are told for --cluster-addr"},
-	{"gossip-addr", "karst.gossip.addr", "address for gossip; has no effect while a cluster is one broker"},
+	{"gossip-addr", "karst.gossip.addr", "address for gossip, TCP and UDP (default in a cluster: port 7946 of the first listener's host)"},
 	{"gossip-advertise", "karst.gossip.advertise", "address that other brokers are told for --gossip-addr"},
-	{"bootstrap-expect", "karst.bootstrap.expect", "number of brokers that form the cluster together; this version forms clusters of one"},
+	{"gossip-key", "karst.gossip.key.file", "file with gossip keys in base64, one a line; the first is for sending"},
+	{"cluster-tls-cert", "karst.cluster.tls.cert", "PEM file of this broker's certificate for mutual TLS among brokers"},
+	{"cluster-tls-key", "karst.cluster.tls.key", "PEM file of its key"},
+	{"cluster-tls-ca", "karst.cluster.tls.ca", "PEM file of the authorities that sign brokers' certificates"},
+	{"bootstrap-expect", "karst.bootstrap.expect", "number of brokers that form a new cluster together: the same on all of them"},
 	{"log-level", "karst.log.level", "debug, info, warn or error (default info)"},
 	{"log-format", "karst.log.format", "text, json, or auto: text on a terminal, else json"},
 	{"memory-limit", "karst.memory.limit", "bytes the process tries to stay below, 512MiB for example (default: 60 % of the container's)"},
@@ -42,8 +46,8 @@ func serveCommand(s *session) *cli.Command {
 		&cli.StringSliceFlag{Name: "set", Usage: "an option, NAME=VALUE; repeat for more"},
 		&cli.BoolFlag{Name: "strict-config", Usage: "refuse unknown options instead of warning of them"},
 		&cli.BoolFlag{Name: "import", Usage: "take over the topics of log directories that Apache Kafka wrote, at the first start"},
-		&cli.BoolFlag{Name: "bootstrap", Usage: "begin a new cluster with this broker; data that belongs to one already ignores it"},
-		&cli.StringSliceFlag{Name: "join", Usage: "HOST:PORT of a broker to join; this version forms clusters of one"},
+		&cli.BoolFlag{Name: "bootstrap", Usage: "begin a new cluster with this broker alone, and open the ports for others; data that belongs to a cluster keeps it"},
+		&cli.StringSliceFlag{Name: "join", Usage: "HOST:PORT of gossip of brokers to join; repeat or separate by commas, the own address is ignored"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print the configuration in force and exit"},
 	}
 	for _, o := range serveOptions {
@@ -54,9 +58,10 @@ func serveCommand(s *session) *cli.Command {
 		Usage: "run a broker",
 		Description: describe("Without flags: data in ./karst-data, clients on 127.0.0.1:9092, health and metrics on 127.0.0.1:9644. "+
 			"SIGTERM stops it cleanly; kill -9 loses nothing that was acknowledged. Settings come from flags, --set, KARST_* and KAFKA_* variables and "+
-			"--config, in this order.",
+			"--config, in this order. A first broker with --bootstrap and others with --join, or all of them with --bootstrap-expect N and --join, are a cluster.",
 			"kctl serve",
 			"kctl serve --data /var/lib/karst --listen 0.0.0.0:9092 --advertise broker1.example:9092",
+			"kctl serve --bootstrap-expect 3 --join k1:7946,k2:7946,k3:7946 --listen 0.0.0.0:9092 --advertise k1:9092",
 			"kctl serve --config server.properties --set num.partitions=6",
 			"kctl serve --config kafka/server.properties --import"),
 		Flags:  flags,
@@ -177,6 +182,9 @@ func announce(w io.Writer, n *node.Node, l *node.Loaded) {
 	}
 	if a := n.HTTPAddr(); a != nil {
 		fmt.Fprintf(&b, "  health    http://%s/readyz   metrics http://%s/metrics\n", a, a)
+	}
+	if cluster, gossip := n.ClusterAddr(), n.GossipAddr(); cluster != "" {
+		fmt.Fprintf(&b, "  brokers   %s   gossip %s   next broker: kctl serve --join %s\n", cluster, gossip, gossip)
 	}
 	fmt.Fprintf(&b, "  partitions %d\n", n.Partitions())
 	addr := n.Addr(l.Broker.Listeners[0].Name).String()
