@@ -45,6 +45,9 @@ type Options struct {
 	Wall      func() time.Time // nil: time.Now
 	Logger    *slog.Logger
 	Registry  prometheus.Registerer // nil: nothing is counted
+	// Remote measures places in partitions that another broker leads, in their order; fewer answers than places leave the
+	// rest unknown. nil: nobody is asked.
+	Remote func(ctx context.Context, leader metadata.BrokerID, places []Place) []Distance
 }
 
 // Coordinator holds the shards of this broker.
@@ -57,7 +60,9 @@ type Coordinator struct {
 	conf   config.Groups
 	groups *group.Config
 	codec  batch.Codec
-	start  time.Time // zero of the monotonic clock of the machines
+	remote func(context.Context, metadata.BrokerID, []Place) []Distance
+	lags   atomic.Pointer[[]topicLag] // as of some seconds ago
+	start  time.Time                  // zero of the monotonic clock of the machines
 
 	shards   atomic.Pointer[[]*shard] // by partition; nil where another broker leads
 	poke     chan struct{}            // one slot: the scheduler looks again
@@ -82,7 +87,7 @@ func New(o Options) *Coordinator {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Coordinator{
-		self: o.BrokerID, set: o.Set, sub: o.Subscribe, wall: o.Wall, logger: o.Logger, conf: o.Config, codec: batch.Codec(o.Config.Codec),
+		self: o.BrokerID, set: o.Set, remote: o.Remote, sub: o.Subscribe, wall: o.Wall, logger: o.Logger, conf: o.Config, codec: batch.Codec(o.Config.Codec),
 		groups: &group.Config{
 			MinSession: o.Config.MinSession, MaxSession: o.Config.MaxSession, InitialDelay: max(o.Config.InitialDelay, atOnce),
 			Retention: o.Config.Retention, MaxSize: o.Config.MaxSize, MaxMetadataLength: o.Config.MaxMetadataBytes,
@@ -90,6 +95,7 @@ func New(o Options) *Coordinator {
 		start: time.Now(), poke: make(chan struct{}, 1), loading: make(chan struct{}, maxLoading),
 	}
 	c.shards.Store(&[]*shard{})
+	c.lags.Store(&[]topicLag{})
 	c.metrics = newMetrics(c, o.Registry)
 	return c
 }
@@ -101,6 +107,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { c.schedule(ctx) })
 	wg.Go(func() { c.expire(ctx) })
+	wg.Go(func() { c.watchLag(ctx) })
 	err := c.follow(ctx, &wg)
 	cancel()
 	wg.Wait()

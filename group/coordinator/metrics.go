@@ -8,7 +8,8 @@ import (
 	"github.com/karstlog/karst/group"
 )
 
-// metrics counts what groups do here. There is nothing by group: clients could make any number of series.
+// metrics counts what groups do here. By group there is the lag only, of a bounded number of them: clients could make any
+// number of series.
 type metrics struct {
 	loadFailures prometheus.Counter
 	loadSeconds  prometheus.Histogram
@@ -34,6 +35,8 @@ func newMetrics(c *Coordinator, r prometheus.Registerer) *metrics {
 			groups:     prometheus.NewDesc("karst_group_groups", "Groups that this broker coordinates, by state.", []string{"state"}, nil),
 			members:    prometheus.NewDesc("karst_group_members", "Members of the groups that this broker coordinates.", nil, nil),
 			partitions: prometheus.NewDesc("karst_group_partitions", "Partitions of the offsets topic that this broker coordinates, by phase.", []string{"phase"}, nil),
+			lag:        prometheus.NewDesc("karst_group_lag", "Records between a group's offsets and the ends of a topic's partitions.", []string{"group", "topic"}, nil),
+			behind:     prometheus.NewDesc("karst_group_time_lag_seconds", "Age of the oldest record of a topic that a group has yet to read; 0 when it has read all.", []string{"group", "topic"}, nil),
 			waiting:    prometheus.NewDesc("karst_group_waiting_calls", "Calls that wait for a rebalance or a write.", nil, nil),
 		})
 	}
@@ -49,11 +52,12 @@ func (m *metrics) loaded(took time.Duration, records int) {
 type collector struct {
 	c                                    *Coordinator
 	groups, members, partitions, waiting *prometheus.Desc
+	lag, behind                          *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (k *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{k.groups, k.members, k.partitions, k.waiting} {
+	for _, d := range []*prometheus.Desc{k.groups, k.members, k.partitions, k.waiting, k.lag, k.behind} {
 		out <- d
 	}
 }
@@ -86,4 +90,10 @@ func (k *collector) Collect(out chan<- prometheus.Metric) {
 	gauge(k.partitions, phases[phaseActive], "active")
 	gauge(k.members, members)
 	gauge(k.waiting, waiting)
+	for _, l := range *k.c.lags.Load() {
+		gauge(k.lag, int(l.records), l.group, l.topic)
+		if l.timed {
+			out <- prometheus.MustNewConstMetric(k.behind, prometheus.GaugeValue, l.behind.Seconds(), l.group, l.topic)
+		}
+	}
 }
