@@ -48,8 +48,11 @@ type startRecord struct {
 	boot        string               // id of the machine's boot, under which this run wrote
 	siblings    map[string]uuid.UUID // path to id of all directories of the node, this one included
 	known       []uuid.UUID          // earlier runs: the last one that was confirmed, and all since
+	broken      bool                 // since the one that was confirmed, what was not synced may have been lost
 	before      *startRecord         // of the run before; not written
 }
+
+const brokenLine = "broken yes"
 
 func (r startRecord) encode() []byte {
 	var b strings.Builder
@@ -57,6 +60,9 @@ func (r startRecord) encode() []byte {
 		startFile, strconv.Quote(r.meta.ClusterID), r.meta.NodeID, r.meta.DirectoryID, r.incarnation, strconv.Quote(r.boot))
 	for _, id := range r.known {
 		fmt.Fprintf(&b, "known %s\n", id)
+	}
+	if r.broken {
+		fmt.Fprintln(&b, brokenLine)
 	}
 	for _, path := range slices.Sorted(maps.Keys(r.siblings)) {
 		fmt.Fprintf(&b, "sibling %s %s\n", r.siblings[path], strconv.Quote(path))
@@ -87,6 +93,9 @@ func parseStartRecord(b []byte) (startRecord, error) {
 			r.known = append(r.known, id)
 			return err
 		})
+	}
+	if rest, ok := strings.CutPrefix(f.rest, brokenLine+"\n"); ok {
+		f.rest, r.broken = rest, true
 	}
 	for f.rest != "" && f.err == nil {
 		f.word("sibling", func(s string) error {
@@ -270,6 +279,7 @@ func (d *Dirs) beginRun(dir *directory) error {
 		meta:        MetaProperties{Version: 1, ClusterID: d.o.ClusterID, NodeID: d.o.NodeID, DirectoryID: dir.id},
 		incarnation: d.incarnation, boot: d.o.BootID(), siblings: siblings, known: startsAfter(old), before: old,
 	}
+	dir.start.broken = old != nil && (len(old.known) > 0 && old.broken || !dir.clean.clean && !dir.start.sameBoot())
 	return writeAtomic(dir.fs, filepath.Join(dir.path, startFile), dir.start.encode())
 }
 

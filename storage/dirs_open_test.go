@@ -376,7 +376,7 @@ func TestDescriptorLimitIsNotReached(t *testing.T) {
 }
 
 func FuzzStartRecord(f *testing.F) {
-	r := startRecord{MetaProperties{1, "c", 1, uuid.UUID{1}}, uuid.UUID{2}, "boot", map[string]uuid.UUID{"/a": {1}}, []uuid.UUID{{3}}, nil}
+	r := startRecord{MetaProperties{1, "c", 1, uuid.UUID{1}}, uuid.UUID{2}, "boot", map[string]uuid.UUID{"/a": {1}}, []uuid.UUID{{3}}, true, nil}
 	f.Add(string(r.encode()))
 	f.Fuzz(func(t *testing.T, s string) {
 		for _, b := range [][]byte{[]byte(s), seal(s), seal(strings.TrimSuffix(s, "x"))} {

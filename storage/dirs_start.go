@@ -20,6 +20,8 @@ type Start struct {
 	Known []uuid.UUID
 	// Clean says that the run before ended with a clean stop, SameBoot that the machine has not been started again since:
 	// then what was written is there even if it was not synced. Both are about all directories, and true for new ones.
+	// Both are false while any of the runs since the one that was confirmed began without either: what was lost then is
+	// still missing, although the runs after it lost nothing more.
 	Clean, SameBoot bool
 }
 
@@ -35,8 +37,8 @@ func (d *Dirs) Start() Start {
 		if dir.start.before == nil {
 			continue // new
 		}
-		s.Clean = s.Clean && dir.clean.clean
-		s.SameBoot = s.SameBoot && dir.start.before.boot == dir.start.boot && dir.start.boot != ""
+		s.Clean = s.Clean && dir.clean.clean && !dir.start.broken
+		s.SameBoot = s.SameBoot && dir.start.sameBoot() && !dir.start.broken
 		if first {
 			s.Known, first = slices.Clone(dir.start.known), false
 			continue
@@ -46,6 +48,9 @@ func (d *Dirs) Start() Start {
 	s.Known = append(s.Known, s.Incarnation)
 	return s
 }
+
+// sameBoot tells that the machine has not been started again since the run before.
+func (r *startRecord) sameBoot() bool { return r.before != nil && r.before.boot == r.boot && r.boot != "" }
 
 // ConfirmStart forgets the runs before this one: it is the one on record now.
 func (d *Dirs) ConfirmStart() error {

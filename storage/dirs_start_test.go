@@ -49,6 +49,16 @@ func TestStartsAreKnownUntilOneIsConfirmed(t *testing.T) {
 	if !slices.Equal(fourth.Known, []uuid.UUID{third.Incarnation, fourth.Incarnation}) || fourth.Clean || fourth.SameBoot {
 		t.Errorf("after another boot: %+v", fourth)
 	}
+	// What the power cut took is missing for as long as nobody was told, however well the next runs end.
+	if fifth := run(true, false); fifth.Clean || fifth.SameBoot {
+		t.Errorf("killed after another boot, which was not confirmed: %+v", fifth)
+	}
+	if sixth := run(false, true); sixth.Clean || sixth.SameBoot {
+		t.Errorf("stopped cleanly after it: %+v", sixth)
+	}
+	if seventh := run(false, true); seventh.Clean || !seventh.SameBoot {
+		t.Errorf("killed after one that was confirmed: %+v", seventh)
+	}
 }
 
 func TestListOfStartsIsBoundedAndKeepsTheOneOnRecord(t *testing.T) {
