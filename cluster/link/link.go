@@ -6,11 +6,13 @@ package link
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"log/slog"
 	"net"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
@@ -23,88 +25,262 @@ const (
 	Join  byte = 'J' // the same, from a node that has no identity yet; nothing is checked
 )
 
-// Hello is who a process is.
-type Hello struct {
-	ClusterID   uuid.UUID         // zero: not known yet
-	Broker      metadata.BrokerID // counts when Incarnation is not zero
-	Incarnation uuid.UUID         // this start of the process; zero: not known yet
-	Generation  uint64            // of the cluster: raised by a recovery from a lost quorum
-}
+const (
+	// helloTimeout bounds what comes before the first request: connecting, TLS, greeting.
+	helloTimeout = 2 * time.Second
+	// maxGreeting is how many that came in may be busy with it.
+	maxGreeting = 256
+	// handOverTimeout is how long an accepted stream waits for whoever serves its kind.
+	handOverTimeout = 5 * time.Second
+	// Pauses of the accept loop while the process has no descriptors left.
+	minAcceptPause = 5 * time.Millisecond
+	maxAcceptPause = time.Second
+)
 
 // Options are what a Link works with.
 type Options struct {
 	Listener net.Listener // closed by Run
 	// Hello is who this process is at the moment. It must not wait.
 	Hello func() Hello
-	// Check refuses a peer that the link itself would accept; nil: nobody. It is not called for Join.
+	// Check refuses a peer that the link itself would accept; nil: nobody. It is called on both sides, but not for Join,
+	// and must not wait.
 	Check func(peer Hello, kind byte) error
 	// Addr is where a broker's cluster port is.
 	Addr func(metadata.BrokerID) (string, bool)
-	// TLS is used for both directions when it is not nil; ClientAuth and RootCAs in it make it mutual.
+	// TLS is used for both directions when it is not nil; ClientAuth, ClientCAs and RootCAs in it make it mutual.
 	TLS      *tls.Config
 	Logger   *slog.Logger          // nil: discarded
 	Registry prometheus.Registerer // nil: metrics are not registered
 }
 
 // Link is the cluster port. Its methods may be called from any goroutine.
-type Link struct{ o Options }
+type Link struct {
+	o        Options
+	kinds    map[byte]*kindListener
+	metrics  *metrics
+	greeting chan struct{} // a token for each
+	stop     chan struct{}
+	work     sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		stopped  bool
+		conns    map[net.Conn]struct{} // that the link itself reads
+		controls map[metadata.BrokerID]*control
+		kept     map[metadata.BrokerID]chan struct{} // closed when it is not to be kept any longer
+		peers    map[metadata.BrokerID]*standing
+		onGone   []func(metadata.BrokerID, uuid.UUID)
+	}
+}
 
 // New makes a Link. It starts nothing.
-func New(o Options) *Link { return &Link{o: o} }
+func New(o Options) *Link {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	l := &Link{o: o, greeting: make(chan struct{}, maxGreeting), stop: make(chan struct{}), metrics: newMetrics()}
+	l.kinds = map[byte]*kindListener{}
+	for _, kind := range []byte{Raft, Kafka, Join} {
+		l.kinds[kind] = &kindListener{addr: o.Listener.Addr(), conns: make(chan net.Conn), closed: make(chan struct{})}
+	}
+	l.mu.conns = map[net.Conn]struct{}{}
+	l.mu.controls = map[metadata.BrokerID]*control{}
+	l.mu.kept = map[metadata.BrokerID]chan struct{}{}
+	l.mu.peers = map[metadata.BrokerID]*standing{}
+	return l
+}
 
-// Run accepts and keeps connections until ctx ends, and ends them all.
-func (l *Link) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+// Run accepts and keeps connections until ctx ends, and ends them all but those that it has handed out.
+func (l *Link) Run(ctx context.Context) error {
+	if err := l.metrics.register(l.o.Registry); err != nil {
+		return errors.Join(err, l.o.Listener.Close())
+	}
+	defer l.metrics.unregister(l.o.Registry)
+	accepting := make(chan error, 1)
+	l.spawn(func() { accepting <- l.accept() })
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-accepting:
+	}
+	l.end()
+	if closed := l.o.Listener.Close(); !errors.Is(closed, net.ErrClosed) {
+		err = errors.Join(err, closed)
+	}
+	l.work.Wait()
+	return err
+}
 
-// Listener gives the accepted streams of one kind. There is one listener for each kind.
-func (l *Link) Listener(kind byte) net.Listener { return nil }
+// end keeps anything from beginning and ends what waits.
+func (l *Link) end() {
+	l.mu.Lock()
+	if l.mu.stopped {
+		l.mu.Unlock()
+		return
+	}
+	l.mu.stopped = true
+	conns := make([]net.Conn, 0, len(l.mu.conns))
+	for c := range l.mu.conns {
+		conns = append(conns, c)
+	}
+	l.mu.Unlock()
+	close(l.stop)
+	for _, k := range l.kinds {
+		_ = k.Close() // it cannot fail
+	}
+	for _, c := range conns {
+		_ = c.Close() // who reads it learns
+	}
+}
+
+// spawn runs f on a goroutine that Run waits for; false when the link has ended.
+func (l *Link) spawn(f func()) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.stopped {
+		return false
+	}
+	l.work.Add(1)
+	go func() {
+		defer l.work.Done()
+		f()
+	}()
+	return true
+}
+
+// own notes a connection that the link itself reads, so that Run ends it; false when the link has ended.
+func (l *Link) own(c net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.mu.stopped {
+		return false
+	}
+	l.mu.conns[c] = struct{}{}
+	return true
+}
+
+// disown forgets a connection that was handed out or closed.
+func (l *Link) disown(c net.Conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.mu.conns, c)
+}
+
+// sleep returns false when the link ends or done is closed first.
+func (l *Link) sleep(d time.Duration, done <-chan struct{}) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-l.stop:
+	case <-done:
+	}
+	return false
+}
+
+// accept takes connections until the listener is closed.
+func (l *Link) accept() error {
+	var pause time.Duration
+	for {
+		c, err := l.o.Listener.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			l.admit(c)
+		case l.ended():
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		default:
+			pause = min(max(2*pause, minAcceptPause), maxAcceptPause)
+			l.o.Logger.Warn("cluster port cannot accept", "err", err)
+			l.sleep(pause, nil)
+		}
+	}
+}
+
+func (l *Link) ended() bool {
+	select {
+	case <-l.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// admit greets a connection, unless too many are being greeted.
+func (l *Link) admit(c net.Conn) {
+	select {
+	case l.greeting <- struct{}{}:
+	default:
+		l.metrics.turnedAway("busy")
+		_ = c.Close() // nothing was said
+		return
+	}
+	ok := l.own(c) && l.spawn(func() {
+		defer func() { <-l.greeting }()
+		l.greet(c)
+	})
+	if !ok {
+		<-l.greeting
+		_ = c.Close()
+	}
+}
+
+// greet does the greeting and hands the stream to whoever serves its kind.
+func (l *Link) greet(nc net.Conn) {
+	c, kind, err := l.welcome(nc)
+	l.disown(nc)
+	if err != nil {
+		l.metrics.turnedAway("greeting")
+		l.o.Logger.Debug("cluster port: stream refused", "remote", nc.RemoteAddr(), "err", err)
+		_ = nc.Close() // the peer has been told, if it could be
+		return
+	}
+	l.metrics.accepted.WithLabelValues(string(kind)).Inc()
+	k := l.kinds[kind]
+	t := time.NewTimer(handOverTimeout)
+	defer t.Stop()
+	select {
+	case k.conns <- c:
+		return
+	case <-k.closed:
+	case <-t.C:
+		l.metrics.turnedAway("not served")
+	}
+	_ = c.Close() // nobody has begun to read
+}
+
+// Listener gives the accepted streams of one kind, and is the same each time.
+func (l *Link) Listener(kind byte) net.Listener { return l.kinds[kind] }
 
 // Addr is where the port listens.
 func (l *Link) Addr() net.Addr { return l.o.Listener.Addr() }
 
-// Dial opens a stream to a broker. Errors: *RefusedError, *UnreachableError, *IdentityError.
-func (l *Link) Dial(ctx context.Context, to metadata.BrokerID, kind byte) (net.Conn, error) {
-	return nil, &UnreachableError{Broker: to}
+// kindListener is a net.Listener of one kind's streams.
+type kindListener struct {
+	addr   net.Addr
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
 }
 
-// DialAddr opens a stream to whoever listens at addr, and says who that is.
-func (l *Link) DialAddr(ctx context.Context, addr string, kind byte) (net.Conn, Hello, error) {
-	return nil, Hello{}, &UnreachableError{Addr: addr}
+// Accept is part of net.Listener.
+func (k *kindListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-k.conns:
+		return c, nil
+	case <-k.closed:
+		return nil, net.ErrClosed
+	}
 }
 
-// Call sends a request, in the version it says, over the one control connection to a broker and waits for the answer. The
-// connection is dialled when it is not there; calls share it without waiting for each other. Nothing was sent: *RefusedError,
-// *UnreachableError, *IdentityError, *BusyError. Otherwise, also for ctx's error, the request may have been received.
-func (l *Link) Call(ctx context.Context, to metadata.BrokerID, req kmsg.Request) (kmsg.Response, error) {
-	return nil, &UnreachableError{Broker: to}
+// Close is part of net.Listener. The other kinds go on.
+func (k *kindListener) Close() error {
+	k.once.Do(func() { close(k.closed) })
+	return nil
 }
 
-// CallAddr is Call to whoever listens at addr, on a Join stream of its own.
-func (l *Link) CallAddr(ctx context.Context, addr string, req kmsg.Request) (kmsg.Response, error) {
-	return nil, &UnreachableError{Addr: addr}
-}
-
-// Keep says to which brokers a control connection is kept open from now on, so that the end of one of these processes is
-// noticed when it happens. It replaces what was said before.
-func (l *Link) Keep(ids []metadata.BrokerID) {}
-
-// OnGone adds a function that is told, once for each, of processes that have ended: an established connection to one
-// broke, and its port refuses or another process answers there. It is called on a goroutine of the link and must not wait.
-func (l *Link) OnGone(f func(id metadata.BrokerID, incarnation uuid.UUID)) {}
-
-// Client is a connection of one user's own, for requests that must not hold up others: a replica fetcher has one. One
-// request at a time; it is for one goroutine, but for Close.
-type Client struct{ link *Link }
-
-// Client makes a client. It is dialled when it is used, and again after an error.
-func (l *Link) Client(to metadata.BrokerID) *Client { return &Client{l} }
-
-// Call sends a request and waits for the answer. Errors as Link.Call.
-func (c *Client) Call(ctx context.Context, req kmsg.Request) (kmsg.Response, error) { return nil, nil }
-
-// Do is Call for who decodes the answer itself: its body without the header, valid until the next call, and the version.
-func (c *Client) Do(ctx context.Context, req kmsg.Request) (body []byte, version int16, err error) {
-	return nil, 0, nil
-}
-
-// Close ends the connection, and a call that waits.
-func (c *Client) Close() error { return nil }
+// Addr is part of net.Listener.
+func (k *kindListener) Addr() net.Addr { return k.addr }
