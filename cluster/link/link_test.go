@@ -394,7 +394,8 @@ func TestAnotherProcessOnThePortIsADeath(t *testing.T) {
 // TestABrokenConnectionAloneIsNoDeath: the process answers.
 func TestABrokenConnectionAloneIsNoDeath(t *testing.T) {
 	w := &world{}
-	a, b := w.start(t, setup{id: 1}), w.start(t, setup{id: 2})
+	a := w.start(t, setup{id: 1})
+	w.start(t, setup{id: 2})
 	told := deaths(a)
 	a.Keep([]metadata.BrokerID{2})
 	for range 3 {

@@ -7,4 +7,5 @@ var (
 	Heartbeat      = Method[PbHeartbeat, PbHeartbeatAnswer, *PbHeartbeat, *PbHeartbeatAnswer]{Key: 10110}
 	LogEnds        = Method[PbLogEnds, PbLogEndsAnswer, *PbLogEnds, *PbLogEndsAnswer]{Key: 10111}
 	DescribeQuorum = Method[PbDescribeQuorum, PbQuorum, *PbDescribeQuorum, *PbQuorum]{Key: 10112}
+	Expel          = Method[PbExpel, PbExpelled, *PbExpel, *PbExpelled]{Key: 10113}
 )

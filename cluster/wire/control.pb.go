@@ -559,6 +559,103 @@ func (x *PbServer) GetContactMillis() int64 {
 	return 0
 }
 
+// PbExpel asks the leader of the metadata log to take a broker's server out of the quorum.
+type PbExpel struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Broker        int32                  `protobuf:"varint,1,opt,name=broker" json:"broker,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbExpel) Reset() {
+	*x = PbExpel{}
+	mi := &file_control_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbExpel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbExpel) ProtoMessage() {}
+
+func (x *PbExpel) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbExpel.ProtoReflect.Descriptor instead.
+func (*PbExpel) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PbExpel) GetBroker() int32 {
+	if x != nil {
+		return x.Broker
+	}
+	return 0
+}
+
+type PbExpelled struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leads         bool                   `protobuf:"varint,1,opt,name=leads" json:"leads,omitempty"`
+	Failure       string                 `protobuf:"bytes,2,opt,name=failure" json:"failure,omitempty"` // empty: it is out
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PbExpelled) Reset() {
+	*x = PbExpelled{}
+	mi := &file_control_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PbExpelled) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PbExpelled) ProtoMessage() {}
+
+func (x *PbExpelled) ProtoReflect() protoreflect.Message {
+	mi := &file_control_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PbExpelled.ProtoReflect.Descriptor instead.
+func (*PbExpelled) Descriptor() ([]byte, []int) {
+	return file_control_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *PbExpelled) GetLeads() bool {
+	if x != nil {
+		return x.Leads
+	}
+	return false
+}
+
+func (x *PbExpelled) GetFailure() string {
+	if x != nil {
+		return x.Failure
+	}
+	return ""
+}
+
 var File_control_proto protoreflect.FileDescriptor
 
 const file_control_proto_rawDesc = "" +
@@ -599,7 +696,13 @@ const file_control_proto_rawDesc = "" +
 	"\x06broker\x18\x02 \x01(\x05R\x06broker\x12\x14\n" +
 	"\x05voter\x18\x03 \x01(\bR\x05voter\x12\x17\n" +
 	"\alog_end\x18\x04 \x01(\x03R\x06logEnd\x12%\n" +
-	"\x0econtact_millis\x18\x05 \x01(\x03R\rcontactMillisB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
+	"\x0econtact_millis\x18\x05 \x01(\x03R\rcontactMillis\"!\n" +
+	"\aPbExpel\x12\x16\n" +
+	"\x06broker\x18\x01 \x01(\x05R\x06broker\"<\n" +
+	"\n" +
+	"PbExpelled\x12\x14\n" +
+	"\x05leads\x18\x01 \x01(\bR\x05leads\x12\x18\n" +
+	"\afailure\x18\x02 \x01(\tR\afailureB2Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x02\b\x02b\beditionsp\xe8\a"
 
 var (
 	file_control_proto_rawDescOnce sync.Once
@@ -613,7 +716,7 @@ func file_control_proto_rawDescGZIP() []byte {
 	return file_control_proto_rawDescData
 }
 
-var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_control_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_control_proto_goTypes = []any{
 	(*PbHeartbeat)(nil),       // 0: karst.wire.PbHeartbeat
 	(*PbHeartbeatAnswer)(nil), // 1: karst.wire.PbHeartbeatAnswer
@@ -624,6 +727,8 @@ var file_control_proto_goTypes = []any{
 	(*PbDescribeQuorum)(nil),  // 6: karst.wire.PbDescribeQuorum
 	(*PbQuorum)(nil),          // 7: karst.wire.PbQuorum
 	(*PbServer)(nil),          // 8: karst.wire.PbServer
+	(*PbExpel)(nil),           // 9: karst.wire.PbExpel
+	(*PbExpelled)(nil),        // 10: karst.wire.PbExpelled
 }
 var file_control_proto_depIdxs = []int32{
 	3, // 0: karst.wire.PbLogEnds.replicas:type_name -> karst.wire.PbReplica
@@ -647,7 +752,7 @@ func file_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_control_proto_rawDesc), len(file_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
