@@ -6,6 +6,9 @@ import "github.com/prometheus/client_golang/prometheus"
 type metrics struct {
 	autoCreateDropped prometheus.Counter
 	producerIDBlocks  prometheus.Counter
+	fenced            prometheus.Counter
+	unclean           prometheus.Counter
+	recovered         prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -16,11 +19,20 @@ func newMetrics() *metrics {
 		producerIDBlocks: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "karst_cluster_producer_id_blocks_total", Help: "Blocks of producer ids loaded after the first.",
 		}),
+		fenced: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_cluster_brokers_fenced_total", Help: "Brokers that this one, as the controller, has taken out of use.",
+		}),
+		unclean: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_cluster_unclean_elections_total", Help: "Leaders elected that may lack acknowledged records.",
+		}),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "karst_cluster_recovered_elections_total", Help: "Leaders elected by the longest log, since nobody could prove to have everything.",
+		}),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.autoCreateDropped, m.producerIDBlocks}
+	return []prometheus.Collector{m.autoCreateDropped, m.producerIDBlocks, m.fenced, m.unclean, m.recovered}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {

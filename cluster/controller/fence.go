@@ -130,9 +130,9 @@ func (v View) electUnclean(c *metadata.PartitionChange, p *metadata.Partition) b
 
 // LogEnd is where a replica's log ends.
 type LogEnd struct {
-	Incarnation metadata.Member      // who said it, in which start
-	Epoch       metadata.LeaderEpoch // of its last batch, -1 when it is empty
-	End         int64
+	Replica metadata.Member      // who said it, in which start
+	Epoch   metadata.LeaderEpoch // of its last batch, -1 when it is empty
+	End     int64
 }
 
 // NeedsRecovery tells that a partition's ISR came back without proof, and that all who may have everything are there: ask
@@ -151,7 +151,7 @@ func (v View) Recover(t *metadata.Topic, partition int32, ends []LogEnd) (metada
 	}
 	var best *LogEnd
 	for _, id := range p.LastKnown {
-		i := slices.IndexFunc(ends, func(e LogEnd) bool { return e.Incarnation == v.member(id) })
+		i := slices.IndexFunc(ends, func(e LogEnd) bool { return e.Replica == v.member(id) })
 		if i < 0 {
 			return metadata.PartitionChange{}, false
 		}
@@ -163,8 +163,8 @@ func (v View) Recover(t *metadata.Topic, partition int32, ends []LogEnd) (metada
 		return metadata.PartitionChange{}, false
 	}
 	c := v.keep(t, partition)
-	c.Kind, c.Leader, c.ELR = metadata.ChangeRecovered, best.Incarnation.Broker, nil
-	c.ISR = []metadata.Member{best.Incarnation}
+	c.Kind, c.Leader, c.ELR = metadata.ChangeRecovered, best.Replica.Broker, nil
+	c.ISR = []metadata.Member{best.Replica}
 	return c, true
 }
 

@@ -8,8 +8,8 @@ import (
 
 // place chooses the replicas of partitions first to first+count-1. Leaders go round the usable brokers, the other
 // replicas follow in steps that grow with each round, so that the partitions of one broker have their other replicas on
-// many. A rack holds two replicas of a partition only when there are fewer racks than replicas. Fenced brokers are used
-// when the others are too few, and never lead. There are at least factor brokers, and one that is not fenced.
+// many. A rack holds two replicas of a partition only when there are fewer racks than replicas. Brokers that are fenced or
+// draining are used when the others are too few, and never lead. There are at least factor brokers, and one that is neither.
 func (v View) place(first, count, factor int, start uint64) [][]metadata.BrokerID {
 	usable, fenced := v.candidates()
 	out := make([][]metadata.BrokerID, count)
@@ -23,7 +23,7 @@ func (v View) place(first, count, factor int, start uint64) [][]metadata.BrokerI
 // candidates are the registered brokers by rack in turn: the first of each rack, then the second of each, and so on.
 func (v View) candidates() (usable, fenced []*metadata.Broker) {
 	for _, b := range v.Image.Brokers() {
-		if b.Fenced {
+		if !v.eligible(b.ID) {
 			fenced = append(fenced, b)
 		} else {
 			usable = append(usable, b)

@@ -105,7 +105,7 @@ func (v View) checkFactor(factor int16) error {
 }
 
 func (v View) anyUsable() bool {
-	return slices.ContainsFunc(v.Image.Brokers(), func(b *metadata.Broker) bool { return !b.Fenced })
+	return slices.ContainsFunc(v.Image.Brokers(), func(b *metadata.Broker) bool { return v.eligible(b.ID) })
 }
 
 // assigned checks an assignment by hand: partitions 0 to n-1 once each, all with the same number of different,
