@@ -87,6 +87,22 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// InternalOptions is what the handlers of the cluster's port are built from.
+type InternalOptions struct {
+	Set *replica.Set
+	// FetchMaxBytes bounds one answer to a follower, whatever it asks for; 0: Kafka's default of 55 MiB.
+	FetchMaxBytes int
+}
+
+// InternalAPIs are the rows that a broker's followers need. They give records that are not committed to whoever is a
+// replica, and belong on the cluster's port only.
+func InternalAPIs(o InternalOptions) []protocol.API {
+	if o.FetchMaxBytes <= 0 {
+		o.FetchMaxBytes = 55 << 20
+	}
+	return (&followerAPI{set: o.Set, maxBytes: o.FetchMaxBytes}).apis()
+}
+
 // APIs returns the rows of all handlers, for protocol.NewServer.
 func (b *Broker) APIs() []protocol.API {
 	var all []protocol.API

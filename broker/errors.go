@@ -77,6 +77,7 @@ const (
 	codeUnknownLeaderEpoch   int16 = 75
 	codeUnsupportedCodec     int16 = 76
 	codeStaleBrokerEpoch     int16 = 77
+	codeOffsetNotAvailable   int16 = 78
 	codeMemberIDRequired     int16 = 79
 	codePreferredLeader      int16 = 80
 	codeGroupMaxSize         int16 = 81
@@ -179,6 +180,11 @@ var errorTable = []errorRow{
 	typed[*replica.NotLeaderError]("replica.NotLeaderError", codeNotLeader, codeNotLeader),
 	typed[*replica.UnknownPartitionError]("replica.UnknownPartitionError", codeUnknownTopic, codeUnknownTopic),
 	typed[*replica.FencedEpochError]("replica.FencedEpochError", codeFencedLeaderEpoch, codeNotLeader),
+	typed[*replica.HighWatermarkBehindError]("replica.HighWatermarkBehindError", codeOffsetNotAvailable, codeLeaderNotAvailable),
+	typed[*replica.NotReplicaError]("replica.NotReplicaError", codeNotLeader, codeNotLeader),
+	typed[*replica.StaleBrokerError]("replica.StaleBrokerError", codeStaleBrokerEpoch, codeNotLeader),
+	typed[*replica.RemovedError]("replica.RemovedError", codeNotLeader, codeNotLeader),
+	typed[*replica.DeleteRecordsTimeoutError]("replica.DeleteRecordsTimeoutError", codeRequestTimedOut, codeRequestTimedOut),
 	typed[*replica.UnknownEpochError]("replica.UnknownEpochError", codeUnknownLeaderEpoch, codeNotLeader),
 	typed[*replica.NotEnoughReplicasError]("replica.NotEnoughReplicasError", codeNotEnoughReplicas, codeNotEnoughReplicas),
 	typed[*replica.ShrunkAfterAppendError]("replica.ShrunkAfterAppendError", codeShrunkAfterAppend, codeShrunkAfterAppend),

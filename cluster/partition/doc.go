@@ -5,17 +5,11 @@
 // Neither is safe for concurrent use; the partition's lock guards them.
 package partition
 
-import (
-	"github.com/karstlog/karst/cluster/metadata"
-	"github.com/karstlog/karst/internal/uuid"
-)
+import "github.com/karstlog/karst/cluster/metadata"
 
 // Member is a broker in one start of its process. In-sync sets are proposed in members, so that a broker which was
 // started again does not join on what it had before (KIP-841, KIP-903).
-type Member struct {
-	Broker      metadata.BrokerID
-	Incarnation uuid.UUID
-}
+type Member = metadata.Member
 
 // View is what one metadata image says about a partition and about the brokers that have it. It never changes; a newer
 // image gives another View.

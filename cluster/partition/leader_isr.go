@@ -43,18 +43,16 @@ func (l *Leader) propose(now time.Time) *Proposal {
 
 // belongs tells whether a follower should be in the in-sync set. A member stays while it reached the leader's end within
 // replica.lag.time.max.ms (records behind do not matter), or has all there is. Another one joins when it has all that is
-// committed and has reached this leadership (KIP-101), and its broker may.
+// committed and has reached this leadership (KIP-101), its broker may, and it would not be sent away again at once.
 func (l *Leader) belongs(f *follower, now time.Time) bool {
+	keepsUp := f.counted >= l.end || now.Sub(f.caughtUp) <= l.maxLag
 	if f.committed {
-		if f.end >= 0 && f.end < l.hw {
-			return false // it lost what it had
-		}
-		return f.counted >= l.end || now.Sub(f.caughtUp) <= l.maxLag
+		return keepsUp && (f.end < 0 || f.end >= l.hw) // less: it lost what it had
 	}
 	if f.incarnation.IsZero() || !f.mayJoin && !mutant.On(6) {
 		return false
 	}
-	return f.end >= 0 && f.counted >= l.hw && f.end >= l.epochStart
+	return keepsUp && f.end >= 0 && f.counted >= l.hw && f.end >= l.epochStart
 }
 
 // HighWatermark is one past the last offset that is committed, as far as this leadership knows.

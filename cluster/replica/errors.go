@@ -61,3 +61,40 @@ type ShrunkAfterAppendError struct{ InSync, Wanted int }
 func (e *ShrunkAfterAppendError) Error() string {
 	return fmt.Sprintf("%d replicas in sync after the append, %d wanted", e.InSync, e.Wanted)
 }
+
+// HighWatermarkBehindError refuses to tell a new leader's high watermark while it may be lower than the one that clients
+// have seen under the leader before (KIP-207).
+type HighWatermarkBehindError struct{ HighWatermark, EpochStart int64 }
+
+func (e *HighWatermarkBehindError) Error() string {
+	return fmt.Sprintf("the high watermark %d has not reached the start %d of the leadership", e.HighWatermark, e.EpochStart)
+}
+
+// NotReplicaError refuses a follower that has no replica of the partition, or is not registered.
+type NotReplicaError struct{ Broker metadata.BrokerID }
+
+func (e *NotReplicaError) Error() string { return fmt.Sprintf("broker %d has no replica", e.Broker) }
+
+// StaleBrokerError refuses a follower that is not the registered start of its broker (KIP-903).
+type StaleBrokerError struct{ Broker metadata.BrokerID }
+
+func (e *StaleBrokerError) Error() string {
+	return fmt.Sprintf("broker %d is registered with another incarnation", e.Broker)
+}
+
+// RemovedError says that this broker has no replica of the partition any more.
+type RemovedError struct {
+	Leader metadata.BrokerID
+	Epoch  metadata.LeaderEpoch
+}
+
+func (e *RemovedError) Error() string {
+	return fmt.Sprintf("the replica was moved elsewhere; broker %d leads in epoch %d", e.Leader, e.Epoch)
+}
+
+// DeleteRecordsTimeoutError says that not every live replica had deleted the records in time. They are deleted on this one.
+type DeleteRecordsTimeoutError struct{}
+
+func (e *DeleteRecordsTimeoutError) Error() string {
+	return "not all replicas have deleted the records yet"
+}

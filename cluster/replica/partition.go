@@ -1,8 +1,11 @@
 // Package replica holds the partitions of which this broker has a replica, at work: a log, the role that the metadata
 // image gives this broker, the high watermark, and those who wait for it.
 //
-// The high watermark of a partition with one replica is its log end, or its synced end when karst.durability is fsync.
-// Lock order: Set, Partition, storage.Log.
+// What a leader and a follower decide is in package partition. Here a leader's partitions give their records to one Feed
+// for each follower, and a follower's partitions get theirs from one fetcher for each leading broker: a connection carries
+// all partitions of a pair of brokers, and costs nothing for those in which nothing happens.
+//
+// Lock order: Set, Partition, then Feed, fetcher or storage.Log, which take no other lock.
 package replica
 
 import (
@@ -10,8 +13,10 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/partition"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
@@ -21,14 +26,14 @@ import (
 //
 // Invariants:
 //  1. role, epoch and high watermark change under mu only, so that a wait which succeeds has seen all three agree.
-//  2. an append is made in the epoch of the role it saw; the log refuses it once Become told it a newer one.
+//  2. an append, of a leader or a follower, is made in the epoch of the role it saw; the log refuses it once Become told
+//     it a newer one.
 //  3. log start <= high watermark <= log end, and the high watermark never goes back.
 type Partition struct {
 	topic *topic
 	index int32
-	self  metadata.BrokerID
+	env   *env
 	log   *storage.Log // nil when it could not be opened; then role.err says why
-	sync  func(*storage.Log)
 
 	role     atomic.Pointer[role]
 	readable atomic.Int64 // bytes that ever came below the high watermark since the start; see Waiter
@@ -38,7 +43,27 @@ type Partition struct {
 		sync.Mutex
 		commits commitList
 		parked  spotList
+		lead    *partition.Leader // set while this broker leads and the log can be used
+		view    partition.View    // what the newest image says
+		cursors []*cursor         // of the followers, while this broker leads
+		waits   []*startWait      // for the replicas' log starts
 	}
+}
+
+// env is what all partitions of a Set share.
+type env struct {
+	self        metadata.BrokerID
+	incarnation func() uuid.UUID // of this process; zero while it is not registered
+	mono        func() time.Time
+	maxLag      time.Duration // replica.lag.time.max.ms
+	writable    func() error  // refuses appends while this broker may have been replaced without knowing
+	requestSync func(*storage.Log)
+	// propose hands in a change of an in-sync set, without waiting. Its outcome comes back by Partition.answered.
+	propose func(*Partition, *partition.Proposal)
+	// synced is told of syncs of a follower's log with karst.durability=fsync.
+	synced func(*Partition)
+	// failed is told of a partition whose log cannot be used any more.
+	failed func(*Partition, error)
 }
 
 // role is what this broker is for a partition. It never changes but is replaced.
@@ -76,16 +101,15 @@ func (r *role) checkEpoch(asked metadata.LeaderEpoch) error {
 }
 
 type partitionOptions struct {
-	topic       *topic
-	index       int32
-	self        metadata.BrokerID
-	log         *storage.Log
-	openErr     error
-	requestSync func(*storage.Log)
+	topic   *topic
+	index   int32
+	env     *env
+	log     *storage.Log
+	openErr error
 }
 
 func newPartition(o partitionOptions) *Partition {
-	p := &Partition{topic: o.topic, index: o.index, self: o.self, log: o.log, sync: o.requestSync}
+	p := &Partition{topic: o.topic, index: o.index, env: o.env, log: o.log}
 	r := &role{meta: metadata.Partition{Leader: -1, LeaderEpoch: -1}}
 	if o.openErr != nil {
 		r.err = offline(p, o.openErr)
@@ -115,22 +139,28 @@ func (p *Partition) Leader() (metadata.BrokerID, metadata.LeaderEpoch) {
 	return r.meta.Leader, r.meta.LeaderEpoch
 }
 
-// Gone reports whether the topic was deleted: a cached pointer is then of no use any more.
+// Gone reports whether the topic was deleted, or the replica moved to another broker: a cached pointer is then of no use
+// any more.
 func (p *Partition) Gone() bool {
-	_, gone := p.role.Load().err.(*metadata.UnknownTopicIDError)
-	return gone
+	switch p.role.Load().err.(type) {
+	case *metadata.UnknownTopicIDError, *RemovedError:
+		return true
+	}
+	return false
 }
 
-// Become takes the state that the image gives this partition. An older leader epoch than the one in force is ignored.
-// When the leadership changes, all waits end: produces with *NotLeaderError, fetches by reading again.
-func (p *Partition) Become(m metadata.Partition) {
+// Become takes the state that the image gives this partition, and the registered brokers among its replicas. An older
+// leader epoch than the one in force is ignored. When the leadership changes, all waits end: produces with
+// *NotLeaderError, fetches by reading again.
+func (p *Partition) Become(m metadata.Partition, peers ...partition.Peer) {
 	p.mu.Lock()
 	old := p.role.Load()
-	if m.LeaderEpoch < old.meta.LeaderEpoch || p.Gone() {
+	if m.LeaderEpoch < old.meta.LeaderEpoch || m.LeaderEpoch == old.meta.LeaderEpoch && m.PartitionEpoch < old.meta.PartitionEpoch ||
+		p.Gone() {
 		p.mu.Unlock()
 		return
 	}
-	next := &role{meta: m, leads: m.Leader == p.self, err: old.err}
+	next := &role{meta: m, leads: m.Leader == p.env.self, err: old.err}
 	moved := m.LeaderEpoch != old.meta.LeaderEpoch || next.leads != old.leads
 	if moved && next.err == nil {
 		if err := p.log.SetEpoch(int32(m.LeaderEpoch)); err != nil {
@@ -142,10 +172,19 @@ func (p *Partition) Become(m metadata.Partition) {
 	if moved {
 		ended = p.mu.commits.take(maxOffset, cmpErr(next.err, next.notLeader()))
 		woken = p.mu.parked.all(nil)
+		p.dropCursorsLocked(cmpErr(next.err, next.notLeader()))
 	}
+	p.mu.view = p.viewOf(m, peers)
 	p.role.Store(next)
+	change := p.leadLocked(next, moved)
 	committed, more := p.advanceLocked(woken)
+	waits := p.startedLocked()
+	if moved {
+		waits = p.endWaitsLocked(cmpErr(next.err, next.notLeader()))
+	}
 	p.mu.Unlock()
+	p.send(change)
+	waits.finish()
 	finish(ended)
 	finish(committed)
 	fire(more)
@@ -167,7 +206,7 @@ func cmpErr(first, second error) error {
 	return second
 }
 
-// fail takes the partition offline, or ends it when its topic was deleted. All waits end with err.
+// fail takes the partition offline, or ends it when its topic was deleted or its replica removed. All waits end with err.
 func (p *Partition) fail(err error) {
 	p.mu.Lock()
 	if p.Gone() {
@@ -178,9 +217,16 @@ func (p *Partition) fail(err error) {
 	p.role.Store(&role{meta: old.meta, leads: old.leads, err: err})
 	ended := p.mu.commits.take(maxOffset, err)
 	woken := p.mu.parked.all(nil)
+	p.mu.lead = nil
+	p.dropCursorsLocked(err)
+	waits := p.endWaitsLocked(err)
 	p.mu.Unlock()
 	finish(ended)
 	fire(woken)
+	waits.finish()
+	if p.env.failed != nil && old.err == nil {
+		p.env.failed(p, err)
+	}
 }
 
 // inSync returns the size of the in-sync set and how many members acks=all asks for: min.insync.replicas, but never more

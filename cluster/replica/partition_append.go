@@ -52,6 +52,11 @@ func (p *Partition) append(r *role, b batch.Batch, o AppendOptions) (Appended, e
 	if err := r.leading(); err != nil {
 		return Appended{}, err
 	}
+	if p.env.writable != nil {
+		if err := p.env.writable(); err != nil {
+			return Appended{}, err
+		}
+	}
 	if o.Acks == -1 {
 		if have, want := p.inSync(r); have < want {
 			return Appended{}, &NotEnoughReplicasError{InSync: have, Wanted: want}
@@ -96,31 +101,38 @@ func (p *Partition) advance(epoch metadata.LeaderEpoch, end int64) bool {
 	return committed
 }
 
-// advanceLocked computes the high watermark and returns who is to be told after the lock. This is where the machine of
-// cluster/partition will give the smallest end of the in-sync set; with one replica it is this log's own end.
+// advanceLocked asks the leader's machine where the high watermark stands, offers the followers what is new, and returns
+// who is to be told after the lock.
 func (p *Partition) advanceLocked(woken []*Waiter) (*CommitWait, []*Waiter) {
-	r := p.role.Load()
-	if !r.leads || r.err != nil {
+	if p.mu.lead == nil {
 		return nil, woken
 	}
 	// Loaded before the end: an append that is not counted yet counts itself when it comes here.
 	appended := p.appended.Load()
 	before, end := p.log.HighWatermark(), p.log.End()
-	to := end
-	if p.Settings().Log.Fsync {
-		to = p.log.SyncedEnd()
-	}
-	if to > before {
+	if to, _ := p.mu.lead.Appended(end, p.counted(end)); to > before {
 		p.log.SetHighWatermark(to)
 	}
-	readable := p.countReadable(appended, before, max(to, before), end)
+	after := p.log.HighWatermark()
+	for _, c := range p.mu.cursors {
+		c.offerLocked(end, after)
+	}
+	readable := p.countReadable(appended, before, after, end)
 	if p.mu.parked.head != nil {
 		woken = p.mu.parked.arrived(readable, woken)
 	}
 	if p.mu.commits.head == nil {
 		return nil, woken
 	}
-	return p.mu.commits.take(p.log.HighWatermark(), p.shrunk(r)), woken
+	return p.mu.commits.take(after, p.shrunk(p.role.Load())), woken
+}
+
+// counted is the end of this replica's log for the high watermark: with karst.durability=fsync what is on disk.
+func (p *Partition) counted(end int64) int64 {
+	if p.Settings().Log.Fsync {
+		return p.log.SyncedEnd()
+	}
+	return end
 }
 
 // countReadable returns how many bytes have come below the high watermark so far, now that it moved from before to hw.
@@ -160,7 +172,7 @@ func (p *Partition) Await(w *CommitWait) {
 		p.mu.commits.insert(w)
 		p.mu.Unlock()
 		if p.Settings().Log.Fsync {
-			p.sync(p.log)
+			p.env.requestSync(p.log)
 		}
 		return
 	}
@@ -182,5 +194,15 @@ func (p *Partition) Forget(w *CommitWait) bool {
 	return true
 }
 
-// synced is called after a sync of the log: with karst.durability=fsync the high watermark may move.
-func (p *Partition) synced() { p.advance(-1, 0) }
+// synced is called after a sync of the log: with karst.durability=fsync the high watermark may move, or the leader is to
+// hear of it.
+func (p *Partition) synced() {
+	r := p.role.Load()
+	switch {
+	case r.err != nil || !p.Settings().Log.Fsync:
+	case r.leads:
+		p.advance(-1, 0)
+	case p.env.synced != nil:
+		p.env.synced(p)
+	}
+}

@@ -41,9 +41,10 @@ func newBench(t testing.TB, fsync bool) *bench {
 		t.Fatal(err)
 	}
 	top := newTopic(newID(), "t", &Settings{Topic: topics, Log: c})
-	b.Partition = newPartition(partitionOptions{
-		topic: top, self: 1, log: log, requestSync: func(*storage.Log) { b.syncs.Add(1) },
-	})
+	b.Partition = newPartition(partitionOptions{topic: top, log: log, env: &env{
+		self: 1, incarnation: func() uuid.UUID { return uuid.UUID{1} }, mono: func() time.Time { return testTime },
+		maxLag: 30 * time.Second, requestSync: func(*storage.Log) { b.syncs.Add(1) },
+	}})
 	b.Become(led(1, 5))
 	return b
 }
@@ -245,9 +246,23 @@ func TestMinInsyncIsCheckedAtAppendAndAfter(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.synced()
+	if done.calls.Load() != 0 || b.log.HighWatermark() != 0 {
+		t.Errorf("told %d times, high watermark %d: it must not move below min.insync.replicas", done.calls.Load(), b.log.HighWatermark())
+	}
+	lower := *b.Settings()
+	lower.Topic.Replication.MinInsyncReplicas = 1
+	b.topic.settings.Store(&lower)
+	b.settled()
+	if done.calls.Load() != 1 || done.err != nil || b.log.HighWatermark() != 2 {
+		t.Errorf("told %d times, %v, high watermark %d", done.calls.Load(), done.err, b.log.HighWatermark())
+	}
+	b.topic.settings.Store(&s)
+	b.settled()
+	var late committed
+	b.Await(&CommitWait{End: a.Last + 1, Epoch: a.Epoch, Done: &late})
 	var shrunk *ShrunkAfterAppendError
-	if done.calls.Load() != 1 || !errors.As(done.err, &shrunk) {
-		t.Errorf("told %d times, %v", done.calls.Load(), done.err)
+	if late.calls.Load() != 1 || !errors.As(late.err, &shrunk) {
+		t.Errorf("told %d times, %v", late.calls.Load(), late.err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/storage"
@@ -33,6 +35,22 @@ type Options struct {
 	Subscribe      func() Subscription
 	Logger         *slog.Logger
 	Registry       prometheus.Registerer // nil: nothing is counted
+
+	// The rest is about other brokers. Without Dial nothing is followed, without ChangeISR in-sync sets stay as they are.
+
+	// Incarnation is this start of the process, as it is registered.
+	Incarnation func() uuid.UUID
+	// Dial opens a connection for Kafka-framed requests to another broker's cluster port, on which that serves
+	// broker.InternalAPIs.
+	Dial func(context.Context, metadata.BrokerID) (net.Conn, error)
+	// ChangeISR proposes in-sync sets of partitions that this broker leads: cluster.Cluster.ChangeISR.
+	ChangeISR func(context.Context, []controller.ISRChange) []error
+	// Writable refuses appends, with the error they are to fail with, while this broker may have been replaced as a leader
+	// without knowing it yet. It is asked at each append.
+	Writable func() error
+	Mono     func() time.Time // for time spans; nil: time.Now
+	MaxLag   time.Duration    // replica.lag.time.max.ms; 0: Kafka's default of 30 seconds
+	Fetch    FetchSettings
 }
 
 // Set is all partitions of which this broker has a replica. It follows the metadata image: Run applies what changes.
@@ -46,6 +64,11 @@ type Set struct {
 
 	byName *index[string]
 	byID   *index[uuid.UUID]
+
+	env      *env
+	fetchers *fetchers
+	feeds    feeds
+	changes  *changes
 
 	coming  atomic.Pointer[metadata.Image] // being applied; knows topics whose logs are not open yet
 	applied atomic.Pointer[metadata.Image]
@@ -62,6 +85,7 @@ func NewSet(o Options) *Set {
 		byName: newIndex[string](), byID: newIndex[uuid.UUID](),
 	}
 	s.mu.changed = make(chan struct{})
+	s.replicate(o)
 	s.coming.Store(metadata.Empty())
 	s.applied.Store(metadata.Empty())
 	s.dirs.OnOffline(func(_ string, err error, lost []storage.TopicPartition) { s.offline(err, lost) })
@@ -71,8 +95,69 @@ func NewSet(o Options) *Set {
 	return s
 }
 
-// Run applies the image and its changes until ctx ends.
+// replicate prepares what has to do with other brokers.
+func (s *Set) replicate(o Options) {
+	if o.Mono == nil {
+		o.Mono = time.Now
+	}
+	if o.Incarnation == nil {
+		o.Incarnation = func() uuid.UUID { return uuid.UUID{} }
+	}
+	setDefault(&o.MaxLag, 30*time.Second)
+	o.Fetch.setDefaults()
+	s.env = &env{
+		self: o.BrokerID, incarnation: o.Incarnation, mono: o.Mono, maxLag: o.MaxLag, writable: o.Writable,
+		requestSync: s.dirs.RequestSync,
+	}
+	s.feeds.mu.byBroker = map[metadata.BrokerID]*Feed{}
+	s.fetchers = &fetchers{set: s, settings: o.Fetch, dial: o.Dial, more: make(chan struct{}, 1)}
+	s.fetchers.mu.bySource = map[metadata.BrokerID]*fetcher{}
+	s.fetchers.mu.of = map[*Partition]*followed{}
+	s.env.synced = s.fetchers.synced
+	if o.ChangeISR != nil {
+		s.changes = &changes{change: o.ChangeISR, more: make(chan struct{}, 1)}
+		s.env.propose = s.changes.add
+	}
+}
+
+// Run applies the image and its changes, replicates, and watches over the followers, until ctx ends.
 func (s *Set) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var g sync.WaitGroup
+	defer g.Wait()
+	defer cancel()
+	g.Go(func() { s.fetchers.run(ctx) })
+	if s.changes != nil {
+		g.Go(func() { s.watch(ctx) })
+		for range changers {
+			g.Go(func() { s.changes.run(ctx) })
+		}
+	}
+	return s.apply(ctx)
+}
+
+// watch looks for followers that have fallen behind, a few times in replica.lag.time.max.ms.
+func (s *Set) watch(ctx context.Context) {
+	t := time.NewTicker(min(max(s.env.maxLag/4, 10*time.Millisecond), 2*time.Second))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		for t := range s.byID.all() {
+			for _, slot := range *t.slots.Load() {
+				if p := slot.Load(); p != nil && p.role.Load().leads {
+					p.tick()
+				}
+			}
+		}
+	}
+}
+
+// apply follows the image.
+func (s *Set) apply(ctx context.Context) error {
 	sub := s.sub()
 	for {
 		im, delta, err := sub.Next(ctx)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/partition"
 	"github.com/karstlog/karst/storage"
 )
 
@@ -31,11 +32,56 @@ func (s *Set) Apply(ctx context.Context, im *metadata.Image, delta metadata.Delt
 			opens = s.follow(im, c, first, opens)
 		}
 	}
+	if len(delta.Brokers) > 0 {
+		s.review(im, delta.Brokers)
+	}
 	if err := s.open(ctx, im, opens); err != nil {
 		return err
 	}
 	s.publish(im)
 	return nil
+}
+
+// become gives a partition its role, and a place at the fetcher of the broker it follows.
+func (s *Set) become(p *Partition, im *metadata.Image, m metadata.Partition) {
+	p.Become(m, peers(im, m.Replicas)...)
+	r := p.role.Load()
+	switch {
+	case r.err != nil || r.leads || r.meta.Leader < 0:
+		s.fetchers.drop(p)
+	default:
+		s.fetchers.follow(p, r.meta.Leader, r.meta.LeaderEpoch)
+	}
+}
+
+// peers are the registered brokers among the replicas.
+func peers(im *metadata.Image, replicas []metadata.BrokerID) []partition.Peer {
+	list := make([]partition.Peer, 0, len(replicas))
+	for _, id := range replicas {
+		if b, ok := im.Broker(id); ok {
+			list = append(list, partition.Peer{
+				Member:  partition.Member{Broker: id, Incarnation: b.Incarnation},
+				MayJoin: !b.Fenced && !b.Draining,
+			})
+		}
+	}
+	return list
+}
+
+// review tells the partitions that have a replica on one of the brokers what became of these.
+func (s *Set) review(im *metadata.Image, changed []metadata.BrokerID) {
+	concerned := func(id metadata.BrokerID) bool { return slices.Contains(changed, id) }
+	for here := range s.byID.all() {
+		t, ok := im.TopicByID(here.id)
+		if !ok {
+			continue
+		}
+		for i, slot := range *here.slots.Load() {
+			if p := slot.Load(); p != nil && i < len(t.Partitions) && slices.ContainsFunc(t.Partitions[i].Replicas, concerned) {
+				s.become(p, im, t.Partitions[i])
+			}
+		}
+	}
 }
 
 // follow tells the open partitions of a topic their new state and adds those that are to be opened. At the first image
@@ -49,6 +95,9 @@ func (s *Set) follow(im *metadata.Image, c metadata.TopicChange, first bool, ope
 	here, ok := s.byID.get(t.ID)
 	for i, m := range t.Partitions {
 		if !slices.Contains(m.Replicas, s.self) {
+			if ok {
+				s.leave(here, int32(i), m)
+			}
 			continue
 		}
 		if !ok {
@@ -58,12 +107,12 @@ func (s *Set) follow(im *metadata.Image, c metadata.TopicChange, first bool, ope
 		}
 		here.grow(len(t.Partitions))
 		if p := here.partition(int32(i)); p != nil {
-			p.Become(m)
+			s.become(p, im, m)
 			continue
 		}
 		opens = append(opens, storage.OpenRequest{
 			TopicPartition: storage.TopicPartition{Topic: t.Name, Partition: int32(i)}, TopicID: t.ID,
-			Config: here.settings.Load().Log, New: !first && i >= old,
+			Config: here.settings.Load().Log, New: !first && (i >= old || !slices.Contains(c.Before.Partitions[i].Replicas, s.self)),
 		})
 	}
 	return opens
@@ -87,11 +136,31 @@ func (s *Set) open(ctx context.Context, im *metadata.Image, requests []storage.O
 			s.logger.Error("partition is offline", "topic", tp.Topic, "partition", tp.Partition, "err", err)
 		}
 		p := newPartition(partitionOptions{
-			topic: t, index: tp.Partition, self: s.self, log: log, openErr: err, requestSync: s.dirs.RequestSync,
+			topic: t, index: tp.Partition, env: s.env, log: log, openErr: err,
 		})
-		p.Become(m.Partitions[tp.Partition])
+		s.become(p, im, m.Partitions[tp.Partition])
 		t.set(tp.Partition, p)
 	})
+}
+
+// leave ends a replica that was moved to another broker, and deletes its log in the background.
+func (s *Set) leave(t *topic, index int32, m metadata.Partition) {
+	p := t.partition(index)
+	if p == nil {
+		return
+	}
+	t.set(index, nil)
+	s.end(p, &RemovedError{Leader: m.Leader, Epoch: m.LeaderEpoch})
+}
+
+// end ends a partition here.
+func (s *Set) end(p *Partition, why error) {
+	p.fail(why)
+	s.fetchers.drop(p)
+	tp := storage.TopicPartition{Topic: p.Topic(), Partition: p.Index()}
+	if err := s.dirs.Delete(tp); err != nil {
+		s.logger.Error("cannot delete partition", "topic", tp.Topic, "partition", tp.Partition, "err", err)
+	}
 }
 
 // remove ends the partitions of a deleted topic and deletes their logs in the background.
@@ -105,14 +174,8 @@ func (s *Set) remove(t *metadata.Topic) {
 		s.byName.remove(t.Name)
 	}
 	for i := range t.Partitions {
-		p := here.partition(int32(i))
-		if p == nil {
-			continue
-		}
-		p.fail(&metadata.UnknownTopicIDError{ID: t.ID})
-		tp := storage.TopicPartition{Topic: t.Name, Partition: int32(i)}
-		if err := s.dirs.Delete(tp); err != nil {
-			s.logger.Error("cannot delete partition", "topic", tp.Topic, "partition", tp.Partition, "err", err)
+		if p := here.partition(int32(i)); p != nil {
+			s.end(p, &metadata.UnknownTopicIDError{ID: t.ID})
 		}
 	}
 }

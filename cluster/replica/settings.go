@@ -76,7 +76,7 @@ func (s *Set) resettle(im *metadata.Image, t *topic) {
 	for _, slot := range *t.slots.Load() {
 		if p := slot.Load(); p != nil && p.log != nil {
 			p.log.SetConfig(next.Log)
-			p.advance(-1, 0) // without fsync what was not synced is committed
+			p.settled()
 		}
 	}
 }

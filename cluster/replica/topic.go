@@ -14,6 +14,7 @@ type topic struct {
 	settings atomic.Pointer[Settings]
 
 	recordsIn, bytesIn, bytesOut atomic.Int64
+	replicated                   atomic.Int64 // bytes given to followers
 }
 
 func newTopic(id uuid.UUID, name string, s *Settings) *topic {
