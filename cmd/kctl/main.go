@@ -36,6 +36,7 @@ func commands(s *session) []*cli.Command {
 		produceCommand(s),
 		consumeCommand(s),
 		groupCommand(s),
+		partitionCommand(s),
 		configCommand(s),
 		logCommand(s),
 		storageCommand(s),
