@@ -10,8 +10,7 @@
 // The package is pure: no clock, no I/O, no goroutines. The shell calls one Group from one goroutine (or under one lock),
 // hands in both clocks with each call and asks NextDeadline after it.
 //
-// Transactional commits are not served here. They would be a request of their own, whose records the shell writes into a
-// transactional batch, keeps by producer id, and applies when the COMMIT marker is applied (an ABORT drops them).
+// Offsets committed inside of transactions: see TxnCommit, ApplyTxn and EndTxn.
 package group
 
 import (
@@ -54,6 +53,9 @@ type Decision struct {
 	Replies []Reply  // send now. Calls of other members that were parked may be among them
 	Write   Write    // not zero: append Records, then call Committed or Refused with it, exactly once
 	Records []Record // append as one batch, before the records of any later decision of this group
+	// Producer is set when Records belong to its transaction: then the batch is that producer's, and once it is committed
+	// the shell calls ApplyTxn with each instead of Apply, and EndTxn when the transaction's marker is committed.
+	Producer *Producer
 }
 
 // Reply is the answer to one call: Answer, or Err when the call as a whole is refused.
@@ -77,6 +79,7 @@ type Group struct {
 	stored stored  // what was applied
 	class  classic // what this coordinator knows
 	writes writes  // what it has decided and not seen applied
+	pend   pending // what was applied and awaits the end of its transaction
 }
 
 // stored is what the applied records say about the membership.
@@ -87,7 +90,7 @@ type stored struct {
 
 // New returns a group that does not exist yet: calls are answered as for an unknown group until one creates it.
 func New(id string, c *Config) *Group {
-	return &Group{id: id, conf: c, commit: newOffsets(), class: newClassic(), writes: newWrites()}
+	return &Group{id: id, conf: c, commit: newOffsets(), class: newClassic(), writes: newWrites(), pend: newPending()}
 }
 
 // ID is the group id.
@@ -142,6 +145,8 @@ func (g *Group) Decide(now Now, t Ticket, r Request) Decision {
 		err = g.leave(s, r)
 	case *Commit:
 		err = g.commitOffsets(s, r)
+	case *TxnCommit:
+		err = g.txnCommit(s, r)
 	case *DeleteOffsets:
 		err = g.deleteOffsets(s, r)
 	case *Delete:
@@ -156,7 +161,7 @@ func (g *Group) Decide(now Now, t Ticket, r Request) Decision {
 // Committed releases what waited for write w. The shell calls it after Apply of every record of w.
 func (g *Group) Committed(now Now, w Write) Decision {
 	s := &step{now: now}
-	if f := g.writes.end(w); f != nil {
+	if f := g.endWrite(w); f != nil {
 		s.out.Replies = f.held
 		g.landed(s, w, f)
 	}
@@ -166,7 +171,7 @@ func (g *Group) Committed(now Now, w Write) Decision {
 // Refused says that the log did not take the records of w: the calls that waited for them fail with err.
 func (g *Group) Refused(now Now, w Write, err error) Decision {
 	s := &step{now: now}
-	if f := g.writes.end(w); f != nil {
+	if f := g.endWrite(w); f != nil {
 		g.abandon(s, w, f, err)
 	}
 	return s.out
@@ -194,7 +199,7 @@ func (g *Group) Close(err error) []Reply {
 
 // Vacant tells that the group is the same as a new one: nothing stored, nobody in it, nothing in flight.
 func (g *Group) Vacant() bool {
-	return !g.exists() && len(g.writes.open) == 0
+	return !g.exists() && len(g.writes.open) == 0 && len(g.pend.byProducer) == 0
 }
 
 // exists tells whether the group is there for a caller. One whose tombstone is being written is not.

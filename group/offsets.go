@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 	"unicode/utf8"
 
 	"github.com/karstlog/karst/internal/mutant"
@@ -83,11 +84,30 @@ func (g *Group) commitOffsets(s *step, r *Commit) error {
 	if err := g.mayCommit(s, r); err != nil {
 		return err
 	}
-	a := &CommitAnswer{Errs: make([]error, len(r.Offsets))}
-	f := &flight{held: []Reply{{Ticket: s.ticket, Answer: a}}}
+	f, rs := g.commitRecords(s, r.Offsets, r.Retention)
+	if len(rs) == 0 {
+		s.out.Replies = append(s.out.Replies, f.held...)
+		return nil
+	}
+	if mutant.On(3) { // answered before it is committed
+		s.answer(s.ticket, f.held[0].Answer)
+		f.held = nil
+	}
+	g.write(s, f, rs...)
+	return nil
+}
+
+// commitRecords makes the records of a commit, and what holds its answer until they are committed. Offsets whose metadata
+// is too large are left out, and refused one by one.
+func (g *Group) commitRecords(s *step, offsets []CommitOffset, retention time.Duration) (*flight, []Record) {
+	a := &CommitAnswer{Errs: make([]error, len(offsets))}
+	f := &flight{}
+	if s.ticket != 0 {
+		f.held = []Reply{{Ticket: s.ticket, Answer: a}}
+	}
 	var rs []Record
-	for i := range r.Offsets {
-		o := &r.Offsets[i]
+	for i := range offsets {
+		o := &offsets[i]
 		if n := utf16Length(o.Metadata); n > g.conf.MaxMetadataLength || len(o.Metadata) > maxString {
 			a.Errs[i] = ErrMetadataTooLarge
 			continue
@@ -95,23 +115,14 @@ func (g *Group) commitOffsets(s *step, r *Commit) error {
 		v := &Offset{
 			Offset: o.Offset, LeaderEpoch: o.LeaderEpoch, Metadata: o.Metadata, CommitTime: s.now.Wall, ExpireTime: -1, TopicID: o.TopicID,
 		}
-		if r.Retention >= 0 {
+		if retention >= 0 {
 			// The version of the record that has an expiry has nothing else; those who ask for one know nothing else.
-			v.ExpireTime, v.LeaderEpoch, v.TopicID = s.now.Wall+r.Retention.Milliseconds(), -1, uuid.UUID{}
+			v.ExpireTime, v.LeaderEpoch, v.TopicID = s.now.Wall+retention.Milliseconds(), -1, uuid.UUID{}
 		}
 		f.offsets = append(f.offsets, TopicPartition{o.Topic, o.Partition})
 		rs = append(rs, &OffsetRecord{Group: g.id, Topic: o.Topic, Partition: o.Partition, Offset: v})
 	}
-	if len(rs) == 0 {
-		s.answer(s.ticket, a)
-		return nil
-	}
-	if mutant.On(3) { // answered before it is committed
-		f.held = nil
-		s.answer(s.ticket, a)
-	}
-	g.write(s, f, rs...)
-	return nil
+	return f, rs
 }
 
 // mayCommit lets members of the current generation commit, and while there are no members whoever claims to be none: a

@@ -18,6 +18,7 @@ type flight struct {
 	assign  bool             // the leader's assignments are in them
 	delete  bool             // the group's tombstone is in them
 	offsets []TopicPartition // whose offsets they change
+	txn     bool             // they belong to a transaction: the offsets are unstable until it is over
 }
 
 // write makes records part of the decision. A decision has at most one write.
@@ -35,6 +36,15 @@ func (g *Group) write(s *step, f *flight, rs ...Record) {
 		w.deleting = w.last
 	}
 	s.out.Write, s.out.Records = w.last, rs
+}
+
+// endWrite takes a write off the list.
+func (g *Group) endWrite(id Write) *flight {
+	f := g.writes.end(id)
+	if f != nil && f.txn {
+		g.pend.hold(f.offsets, -1)
+	}
+	return f
 }
 
 // end takes a write off the list.

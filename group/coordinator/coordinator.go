@@ -163,7 +163,7 @@ type Done func(a group.Answer, err error)
 func (c *Coordinator) Call(id string, r group.Request, done Done) {
 	s, err := c.shardOf(id)
 	if err == nil {
-		err = s.call(id, r, done)
+		err = s.call(id, r, nil, done)
 	}
 	if err != nil {
 		done(nil, err)

@@ -63,6 +63,7 @@ func (s *shard) loadOnce(ctx context.Context) error {
 	if err := l.run(ctx, ends.Start, ends.End); err != nil {
 		return err
 	}
+	l.keepOpen()
 	s.activate(l.groups)
 	s.c.metrics.loaded(time.Since(began), l.records)
 	if l.damaged > 0 {
@@ -89,6 +90,9 @@ func (s *shard) activate(groups map[string]*group.Group) {
 			continue
 		}
 		e := s.addLocked(g)
+		for _, producer := range g.PendingProducers() {
+			s.mu.pending.add(producer, e)
+		}
 		if when, ok := g.NextDeadline(); ok {
 			s.mu.due.set(e, when)
 		}

@@ -104,7 +104,7 @@ func (s *shard) giveUpLocked(now group.Now, out outbox) outbox {
 			break
 		}
 		w.overdue = true
-		out = s.takeLocked(out, w.of, w.of.Overdue(now, w.id, err))
+		out = s.overdueLocked(out, now, w, err)
 	}
 	return out
 }

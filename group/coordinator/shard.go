@@ -10,6 +10,7 @@ import (
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
 	"github.com/karstlog/karst/group"
+	"github.com/karstlog/karst/storage"
 )
 
 // shard is the groups of one partition of __consumer_offsets in one leadership of this broker.
@@ -35,6 +36,7 @@ type shard struct {
 		queue    []write               // decided, not appended
 		flushing bool                  // some goroutine appends the queue
 		flight   []write               // appended, not committed, by end
+		pending  pendingGroups         // of transactions that are not over
 	}
 }
 
@@ -59,8 +61,9 @@ type entry struct {
 	at  int // place in the heap; -1: nothing is due
 }
 
-// write is the records of one decision on their way.
+// write is the records of one decision, or the marker of a transaction, on their way.
 type write struct {
+	txn     *txnWrite // set for what belongs to a transaction
 	of      *entry
 	id      group.Write
 	records []group.Record
@@ -74,6 +77,7 @@ func newShard(c *Coordinator, p *replica.Partition, epoch metadata.LeaderEpoch) 
 	s.next.Store(maxTime)
 	s.mu.groups = map[string]*entry{}
 	s.mu.calls = map[group.Ticket]Done{}
+	s.mu.pending = pendingGroups{}
 	return s
 }
 
@@ -105,8 +109,8 @@ func (s *shard) readyLocked() error {
 	return nil
 }
 
-// call decides on a request.
-func (s *shard) call(id string, r group.Request, done Done) error {
+// call decides on a request. guard is that of a commit in a transaction.
+func (s *shard) call(id string, r group.Request, guard *storage.TxnGuard, done Done) error {
 	now := s.c.now()
 	s.mu.Lock()
 	if err := s.readyLocked(); err != nil {
@@ -125,7 +129,11 @@ func (s *shard) call(id string, r group.Request, done Done) error {
 	t := s.mu.tickets
 	s.mu.calls[t] = done
 	var out outbox
-	out = s.takeLocked(out, e, e.Decide(now, t, r))
+	d := e.Decide(now, t, r)
+	out = s.takeLocked(out, e, d)
+	if d.Producer != nil {
+		s.mu.queue[len(s.mu.queue)-1].txn = &txnWrite{producer: *d.Producer, guard: guard}
+	}
 	s.planLocked()
 	s.mu.Unlock()
 	out.send()
@@ -217,6 +225,7 @@ func (s *shard) close(err error) {
 			out = s.replyLocked(out, r)
 		}
 	}
+	out = s.closeMarkersLocked(out, err)
 	for t, done := range s.mu.calls { // none should be left
 		out = append(out, outgoing{done, nil, err})
 		delete(s.mu.calls, t)

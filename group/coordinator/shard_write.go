@@ -35,48 +35,71 @@ func (s *shard) flush() {
 // append writes as many of ws as fit into one batch, at least one, and says how many these were. The records of one
 // decision are never divided.
 func (s *shard) append(ws []write) int {
+	if x := ws[0].txn; x != nil && x.mark != nil {
+		s.appendMarker(ws[0])
+		return 1
+	}
 	b, n, records, err := s.pack(ws)
 	if err != nil {
 		s.refused(ws[:n], err)
 		return n
 	}
-	a, err := s.part.AppendIn(s.epoch, b, replica.AppendOptions{Acks: -1, Now: s.c.wall(), Records: records})
+	o := replica.AppendOptions{Acks: -1, Now: s.c.wall(), Records: records}
+	if x := ws[0].txn; x != nil {
+		o.Guard = x.guard
+	}
+	a, err := s.part.AppendIn(s.epoch, b, o)
 	if err != nil {
 		s.refused(ws[:n], err)
 		return n
 	}
+	s.appended(ws[:n], a)
+	return n
+}
+
+// appended notes what is in the log and goes on with it once it is committed.
+func (s *shard) appended(ws []write, a replica.Appended) {
 	end := a.Last + 1
 	now := s.c.now().Mono
 	s.mu.Lock()
-	if s.mu.phase == phaseActive {
-		for i := range ws[:n] {
+	active := s.mu.phase == phaseActive
+	if active {
+		for i := range ws {
 			ws[i].end, ws[i].since = end, now
 		}
-		s.mu.flight = append(s.mu.flight, ws[:n]...)
+		s.mu.flight = append(s.mu.flight, ws...)
 		s.planLocked()
 	}
 	s.mu.Unlock()
+	if !active { // groups were answered when the shard was closed
+		endMarkers(ws, ErrNotCoordinator)
+	}
 	if a.Committed {
 		s.committed(end)
-		return n
+		return
 	}
 	w := &commitWait{shard: s}
 	w.CommitWait = replica.CommitWait{End: end, Epoch: a.Epoch, Done: w}
 	s.part.Await(&w.CommitWait)
-	return n
 }
 
-// pack makes the batch. When even the first of ws does not fit, it alone is refused with a *batch.TooLargeError.
+// pack makes the batch. When even the first of ws does not fit, it alone is refused with a *batch.TooLargeError. What
+// belongs to a transaction has a batch of its own.
 func (s *shard) pack(ws []write) (b batch.Batch, taken, records int, err error) {
 	limit := s.part.Rules().MaxBytes
 	now := s.c.wall().UnixMilli()
 	// Like Kafka's coordinator: no producer, yet sequence 0.
-	build := batch.NewBuilder(batch.BuilderOptions{
+	o := batch.BuilderOptions{
 		Codec: s.c.codec, MaxBytes: limit, HasProducer: true, ProducerID: -1, ProducerEpoch: -1, BaseSequence: 0,
-	})
+	}
+	if x := ws[0].txn; x != nil {
+		o.ProducerID, o.ProducerEpoch, o.BaseSequence, o.Transactional = x.producer.ID, x.producer.Epoch, -1, true
+		ws = ws[:1]
+	}
+	build := batch.NewBuilder(o)
 	room := limit - batch.HeaderSize
 	for _, w := range ws {
-		if room -= sizeOf(w.records); room < 0 && taken > 0 {
+		if room -= sizeOf(w.records); (room < 0 || w.txn != nil) && taken > 0 {
 			break
 		}
 		for _, r := range w.records {
@@ -149,7 +172,7 @@ func translate(err error) error {
 	switch {
 	case errors.As(err, &moved):
 		return fmt.Errorf("%w: %w", ErrNotCoordinator, err)
-	case errors.As(err, &large):
+	case errors.As(err, &large) || inTxn(err):
 		return err
 	}
 	return fmt.Errorf("%w: %w", ErrNotAvailable, err)
@@ -182,6 +205,10 @@ func (s *shard) committed(end int64) {
 	for s.mu.phase == phaseActive && n < len(s.mu.flight) && s.mu.flight[n].end <= end {
 		w := s.mu.flight[n]
 		n++
+		if w.txn != nil {
+			out = s.txnCommittedLocked(out, now, w)
+			continue
+		}
 		for _, r := range w.records {
 			w.of.Apply(r)
 		}
