@@ -39,13 +39,13 @@ func (v View) Drain(id metadata.BrokerID, on bool) (c metadata.DrainBroker, stuc
 // that it goes on leading.
 func (v View) without(t *metadata.Topic, partition int32, id metadata.BrokerID) (c metadata.PartitionChange, changed, stays bool) {
 	p := &t.Partitions[partition]
-	if !slices.Contains(p.ISR, id) {
+	if !slices.Contains(p.ISR, id) || p.Leader != metadata.NoBroker && !v.usable(p.Leader) {
 		return c, false, false
 	}
 	rest := *p
-	rest.ISR = minus(p.ISR, []metadata.BrokerID{id})
+	rest.ISR = minus(v.remaining(p), []metadata.BrokerID{id})
 	rest.ELR = nil
-	c = v.keep(t, partition)
+	c = v.present(t, partition)
 	if p.Leader == id {
 		next, ok := v.Image.Successor(&rest)
 		if !ok || !v.eligible(next) {
@@ -57,7 +57,7 @@ func (v View) without(t *metadata.Topic, partition int32, id metadata.BrokerID) 
 		c.ISR = members(rest.ISR)
 		v.shrinkTo(&c, p)
 	}
-	return c, c.Leader != p.Leader || len(c.ISR) != len(p.ISR), false
+	return c, c.Leader != p.Leader || !sameMembers(c.ISR, p.ISR), false
 }
 
 // GiveUp is for replicas whose log a broker cannot serve any more: it leaves the ISR, and with it the leadership, where
@@ -74,8 +74,9 @@ func (v View) GiveUp(id metadata.BrokerID, of Partition) (metadata.PartitionChan
 		return metadata.PartitionChange{}, false
 	}
 	c := v.keep(t, of.Partition)
-	c.ISR, c.ELR = members(rest.ISR), rest.ELR
-	if p.Leader == id {
+	rest.ISR = v.remaining(&rest)
+	c.ISR = members(rest.ISR)
+	if p.Leader == id || !v.usable(p.Leader) {
 		c.Leader = metadata.NoBroker
 		v.elect(&c, t, &rest, rest.ISR)
 	}

@@ -14,7 +14,7 @@ func (v View) ElectLeader(of Partition, unclean bool) (metadata.PartitionChange,
 		return metadata.PartitionChange{}, &metadata.UnknownTopicError{Name: of.Topic}
 	}
 	p := &t.Partitions[of.Partition]
-	c := v.keep(t, of.Partition)
+	c := v.present(t, of.Partition)
 	if !unclean {
 		c.Leader = p.Replicas[0]
 		switch {
@@ -28,9 +28,7 @@ func (v View) ElectLeader(of Partition, unclean bool) (metadata.PartitionChange,
 	if p.Leader != metadata.NoBroker {
 		return c, &ElectionNotNeededError{}
 	}
-	isr := v.remaining(p)
-	c.ISR = members(isr)
-	v.elect(&c, t, p, isr)
+	v.elect(&c, t, p, v.remaining(p))
 	if c.Leader == metadata.NoBroker && !v.electUnclean(&c, p) {
 		return c, &NoEligibleLeaderError{}
 	}
@@ -58,7 +56,7 @@ func (v View) PreferredLeaders(limit int, settled func(metadata.BrokerID) bool) 
 			if len(out) == limit {
 				return out
 			}
-			c := v.keep(t, int32(i))
+			c := v.present(t, int32(i))
 			c.Leader = first
 			out = append(out, c)
 		}

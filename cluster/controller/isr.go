@@ -50,6 +50,15 @@ func (v View) keep(t *metadata.Topic, partition int32) metadata.PartitionChange 
 	}
 }
 
+// present is the change that only takes those out of the ISR who are fenced.
+func (v View) present(t *metadata.Topic, partition int32) metadata.PartitionChange {
+	p := &t.Partitions[partition]
+	c := v.keep(t, partition)
+	c.ISR = members(v.remaining(p))
+	v.shrinkTo(&c, p)
+	return c
+}
+
 // members names brokers without their incarnation: they are in the set already.
 func members(ids []metadata.BrokerID) []metadata.Member {
 	out := make([]metadata.Member, len(ids))

@@ -81,8 +81,9 @@ func (v View) restrict(c *metadata.PartitionChange, t *metadata.Topic, p *metada
 	if len(after.ISR)+len(after.ELR) == 0 {
 		return badAssignment("No replica that would remain is in sync.")
 	}
+	isr = v.remaining(&after)
 	c.ISR = members(isr)
-	if !slices.Contains(isr, p.Leader) {
+	if !slices.Contains(isr, p.Leader) || !v.usable(p.Leader) {
 		c.Leader = metadata.NoBroker
 		v.elect(c, t, &after, isr)
 	}

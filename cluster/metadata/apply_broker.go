@@ -94,6 +94,7 @@ func (r returning) demote(p *Partition) {
 		}
 		return
 	}
+	p.ISR, p.ELR = []BrokerID{id}, nil
 	p.LastKnown, p.Unproven = known, true
 	alone := len(known) == 1 && known[0] == id
 	if alone && (r.sameDisk || len(p.Replicas) == 1) {
