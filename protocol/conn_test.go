@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -361,4 +363,65 @@ func TestFramesOfAllSizes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A burst of large answers leaves piece by piece, although nothing of it lies in memory: the reader goes on only when
+// less than a megabyte of answers is ready. The third request is being worked on while the first answer is read.
+func TestLargeAnswersLeaveBeforeTheBurstIsServed(t *testing.T) {
+	read := make(chan struct{})
+	route := RouteProduce(0, 13, func(c *Call, r *ProduceRequest) {
+		if r.Topics[0].Name == "last" {
+			select {
+			case <-read:
+			case <-time.After(patienceOfTests):
+				t.Error("the first answer did not leave")
+			}
+		}
+		p := NewParts()
+		p.File(newRange(700_000))
+		c.ReplyParts(p)
+	})
+	_, addr := serve(t, ServerOptions{APIs: []API{route}})
+	c := dial(t, addr)
+	c.send(request(1, produce(7, 1, "first", nil)), request(2, produce(7, 1, "second", nil)), request(3, produce(7, 1, "last", nil)))
+	for corr := range int32(3) {
+		if got, _ := c.answer(); got != corr+1 {
+			t.Fatalf("answer %d, want %d", got, corr+1)
+		}
+		if corr == 0 {
+			close(read)
+		}
+	}
+}
+
+// Requests that were read of a client which has gone are not served any more.
+func TestNothingIsDoneForAClientThatHasGone(t *testing.T) {
+	var served atomic.Int32
+	t.Cleanup(func() { // once the server has ended
+		if n := served.Load(); n != 1 {
+			t.Errorf("%d requests were served", n)
+		}
+	})
+	entered, leave := make(chan *Call, 1), make(chan struct{})
+	meta := Route(0, 13, func(c *Call, _ *kmsg.MetadataRequest) {
+		if served.Add(1) == 1 {
+			entered <- c
+			<-leave
+		}
+		c.Reply(kmsg.NewPtrMetadataResponse())
+	})
+	s, addr := serve(t, ServerOptions{APIs: []API{meta}})
+	c := dial(t, addr)
+	burst := make([][]byte, 20)
+	for i := range burst {
+		burst[i] = request(int32(i), metadata())
+	}
+	c.send(burst...)
+	call := <-entered
+	s.mu.Lock()
+	conns := slices.Collect(maps.Keys(s.mu.conns))
+	s.mu.Unlock()
+	conns[0].end(errors.New("gone"))
+	<-call.Ctx().Done()
+	close(leave)
 }
