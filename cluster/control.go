@@ -207,7 +207,8 @@ func (t *tenure) report(v controller.View, ch *metadata.PartitionChange) {
 func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) {
 	now := t.o.Mono()
 	brokers := t.Image().Brokers()
-	for _, verdict := range t.signs.tick(now, brokers, t.o.BrokerID) {
+	self := metadata.Member{Broker: t.o.BrokerID, Incarnation: t.Incarnation()}
+	for _, verdict := range t.signs.tick(now, brokers, self) {
 		cmd, ok := t.View().Fence(verdict.Member.Broker)
 		if !ok || cmd.Incarnation != verdict.Member.Incarnation {
 			continue

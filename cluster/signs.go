@@ -76,7 +76,7 @@ func (s *signs) gone(m metadata.Member, now time.Time) {
 	}
 }
 
-func (s *signs) tick(now time.Time, brokers []*metadata.Broker, self metadata.BrokerID) []controller.Verdict {
+func (s *signs) tick(now time.Time, brokers []*metadata.Broker, self metadata.Member) []controller.Verdict {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.live.Tick(now, brokers, self)

@@ -79,9 +79,9 @@ func (l *Liveness) Gossip(m metadata.Member, alive bool, now time.Time) {
 // Begin is a new term as controller: who was silent towards somebody else is not for that reason.
 func (l *Liveness) Begin(now time.Time) { l.since, l.last = now, now }
 
-// Tick says who is dead, in the order of brokers, which are the registered ones. It is to be called much more often than
+// Tick says who is dead, in the order of brokers, which are the registered ones. self is this process, which lives. It is to be called much more often than
 // the shortest wait.
-func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata.BrokerID) []Verdict {
+func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata.Member) []Verdict {
 	if now.Sub(l.last) > standstill {
 		l.since = now
 	}
@@ -91,7 +91,7 @@ func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata
 	for _, b := range brokers {
 		m := metadata.Member{Broker: b.ID, Incarnation: b.Incarnation}
 		registered[m] = true
-		if b.Fenced || b.ID == self {
+		if b.Fenced || m == self {
 			continue
 		}
 		s := l.of[m]
