@@ -55,15 +55,17 @@ type Node struct {
 
 	id        metadata.BrokerID
 	clusterID uuid.UUID
-	member    *member // nil: this broker is alone
-	quorum    *quorum.Quorum
-	dirs      *storage.Dirs
-	set       *replica.Set
-	cluster   *cluster.Cluster
-	groups    *coordinator.Coordinator
-	server    *protocol.Server
-	http      net.Listener
-	phase     atomic.Pointer[string] // why the node is not ready; nil: it is
+	// incarnation is this start of the process.
+	incarnation uuid.UUID
+	member      *member // nil: this broker is alone
+	quorum      *quorum.Quorum
+	dirs        *storage.Dirs
+	set         *replica.Set
+	cluster     *cluster.Cluster
+	groups      *coordinator.Coordinator
+	server      *protocol.Server
+	http        net.Listener
+	phase       atomic.Pointer[string] // why the node is not ready; nil: it is
 }
 
 // New makes a node. It opens and starts nothing.
@@ -161,6 +163,9 @@ func (n *Node) Run(ctx context.Context) (err error) {
 		err = errors.Join(err, parts.stop())
 	}()
 	n.measure()
+	if n.incarnation, err = uuid.New(rand.Reader); err != nil {
+		return err
+	}
 	// The console comes before the partitions, so that /readyz tells why a long recovery keeps clients out, and after the
 	// data, so that a second process is told whose data it is and not which port is taken.
 	for _, step := range []func(context.Context, *stages) error{
@@ -176,7 +181,11 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	n.phase.Store(nil)
 	n.ready.open()
 	<-ctx.Done()
-	return ignoreCanceled(context.Cause(ctx))
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	n.leave()
+	return nil
 }
 
 func ignoreCanceled(err error) error {
@@ -214,10 +223,13 @@ func (n *Node) openMetadata(ctx context.Context, parts *stages) error {
 // openLogs opens the log directories and everything in them that the image knows.
 func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 	n.enter("recovering partitions")
-	_, existing := n.quorum.Image().Broker(n.id)
+	before, existing := n.quorum.Image().Broker(n.id)
+	if existing && before.RaftServer != "" {
+		existing = before.RaftServer == n.quorum.ServerID() // else it was another, whose data is lost
+	}
 	c := n.o.Config
 	dirs, err := storage.OpenDirs(storage.DirsOptions{
-		FS: n.o.FS, Paths: c.LogDirs, ClusterID: n.clusterID.String(), NodeID: int32(n.id), Existing: existing,
+		FS: n.o.FS, Paths: c.LogDirs, ClusterID: n.clusterID.String(), NodeID: int32(n.id), Existing: existing, Incarnation: n.incarnation,
 		Wall: n.o.Wall, Logger: n.log, Registerer: n.registry,
 		RecoveryThreads: c.Storage.RecoveryThreads, FlushInterval: c.Storage.FlushInterval,
 		RetentionInterval: c.Storage.RetentionCheckInterval, Stall: c.Storage.DiskStall, Reserve: reserve(c.Storage.DiskReserve),
@@ -231,10 +243,10 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 	}
 	n.dirs = dirs
 	parts.onStop("log directories", dirs.Close)
-	n.set = replica.NewSet(replica.Options{
-		BrokerID: n.id, Dirs: dirs, Static: n.o.Static, ProducerExpiry: c.Storage.ProducerExpiry,
-		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Logger: n.log, Registry: n.registry,
-	})
+	if err := n.openMembership(); err != nil {
+		return err
+	}
+	n.set = replica.NewSet(n.replicaOptions())
 	parts.start("log directories", dirs.Run, nil)
 	return nil
 }
@@ -264,12 +276,6 @@ func reserve(r config.Reserve) storage.DiskReserve {
 func (n *Node) listen(_ context.Context, parts *stages) error {
 	c := n.o.Config
 	var err error
-	n.cluster, err = cluster.New(cluster.Options{
-		Quorum: n.quorum, BrokerID: n.id, ClusterID: n.clusterID, Config: c, Static: n.o.Static, Logger: n.log, Registry: n.registry,
-	})
-	if err != nil {
-		return err
-	}
 	n.groups = coordinator.New(coordinator.Options{
 		BrokerID: n.id, Set: n.set, Config: c.Groups, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
 		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() },
@@ -291,19 +297,24 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 		return err
 	}
 	parts.start("cluster", n.cluster.Run, nil)
+	if n.member != nil {
+		return n.serveBrokers(parts)
+	}
 	return nil
 }
 
 // join registers this broker and waits until its partitions are in their roles.
 func (n *Node) join(ctx context.Context, parts *stages) error {
-	incarnation, err := uuid.New(rand.Reader)
-	if err != nil {
-		return errors.Join(err, n.server.Close())
+	b := metadata.Broker{ID: n.id, Incarnation: n.incarnation, Rack: n.o.Config.Rack, Endpoints: n.endpoints()}
+	if n.member != nil {
+		n.enter("registering")
+		b.ClusterAddr, b.RaftServer = n.member.addr, n.quorum.ServerID()
+		parts.onStop("cluster", n.goodbye)
 	}
-	b := metadata.Broker{ID: n.id, Incarnation: incarnation, Rack: n.o.Config.Rack, Endpoints: n.endpoints()}
 	if err := n.cluster.Register(ctx, b); err != nil {
 		return errors.Join(fmt.Errorf("register: %w", err), n.server.Close())
 	}
+	n.enter("recovering partitions")
 	parts.start("partitions", n.set.Run, nil)
 	if err := n.set.WaitApplied(ctx, n.quorum.Image().Index()); err != nil {
 		return errors.Join(err, n.server.Close())
