@@ -8,7 +8,9 @@ FUZZTIME ?= 5s
 
 export CGO_ENABLED ?= 0
 
-.PHONY: all build run test check lint race fuzz mutants crash ostest bench interop generate clean
+SEEDS ?= 3000
+
+.PHONY: all build run test check lint race fuzz sim mutants crash ostest bench interop generate clean
 
 all: build
 
@@ -41,6 +43,9 @@ race: ## the tests under the race detector (needs a C compiler)
 
 fuzz: ## every fuzz target for FUZZTIME
 	@scripts/fuzz.sh $(FUZZTIME)
+
+sim: ## a cluster under a seed, SEEDS times: crashes, cuts, lost power and disks; SEED=n replays one and tells all
+	@go test -count=1 -v -run TestSimulation ./internal/sim -args $(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -first=$(or $(FIRST),1))
 
 mutants: ## each rule broken on purpose must fail a test
 	@scripts/mutants.sh

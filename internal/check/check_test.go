@@ -168,7 +168,7 @@ func TestAnomalies(t *testing.T) {
 			"the high watermark went back", Order, WentBack,
 			History{Sights: []Sight{told(HighWatermark, pa, 5, time.Second), told(HighWatermark, pa, 4, 2*time.Second)}},
 			History{Sights: []Sight{ // asked at the same time: either answer may be the older one
-				told(HighWatermark, pa, 5, time.Second), {HighWatermark, pa, 4, 999 * time.Millisecond, 2 * time.Second},
+				told(HighWatermark, pa, 5, time.Second), {0, HighWatermark, pa, 4, 999 * time.Millisecond, 2 * time.Second},
 			}},
 		},
 		{

@@ -52,8 +52,10 @@ const (
 	LogStart      Bound = "start"
 )
 
-// Sight is what a client was told about a bound.
+// Sight is what a client was told about a bound. Bounds never go back for one process: it refuses leaders older than
+// the newest it knows, so it is not told by one that has been deposed (KIP-320).
 type Sight struct {
+	Process   int           `json:"process"`
 	Bound     Bound         `json:"bound"`
 	Partition Partition     `json:"partition"`
 	Offset    int64         `json:"offset"`

@@ -113,6 +113,7 @@ func between(es []Entry, from, before int64) (Entry, bool) {
 }
 
 type boundKey struct {
+	process   int
 	bound     Bound
 	partition Partition
 }
@@ -122,7 +123,7 @@ func (r *report) bounds(h History) {
 	byKey := map[boundKey][]Sight{}
 	var keys []boundKey
 	for _, s := range h.Sights {
-		k := boundKey{s.Bound, s.Partition}
+		k := boundKey{s.Process, s.Bound, s.Partition}
 		if byKey[k] == nil {
 			keys = append(keys, k)
 		}

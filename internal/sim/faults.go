@@ -1,0 +1,210 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// Fault is a kind of thing that goes wrong.
+type Fault string
+
+// The faults.
+const (
+	Kill         Fault = "kill"          // kill -9, back after a while
+	KillAll      Fault = "kill-all"      // of all at once
+	KillLeader   Fault = "kill-leader"   // of some partition
+	KillRaft     Fault = "kill-raft"     // of the quorum's leader
+	Pause        Fault = "pause"         // SIGSTOP, SIGCONT
+	PauseLeader  Fault = "pause-leader"  // of some partition
+	Isolate      Fault = "isolate"       // one broker from all others
+	IsolateRaft  Fault = "isolate-raft"  // the quorum's leader
+	OneWay       Fault = "one-way"       // one direction of one link
+	Bridge       Fault = "bridge"        // two brokers do not hear each other
+	Halves       Fault = "halves"        // brokers in two groups
+	Slow         Fault = "slow"          // one link
+	Lossy        Fault = "lossy"         // connections break
+	PowerCut     Fault = "power-cut"     // of one machine
+	PowerCutMany Fault = "power-cut-all" // of all machines
+	Wipe         Fault = "wipe"          // one machine gets an empty disk
+	Suspect      Fault = "suspect"       // gossip is wrong about a broker
+	Resign       Fault = "resign"        // the quorum elects another leader
+	Restart      Fault = "restart"       // a clean stop and a start
+	Reassign     Fault = "reassign"      // a partition moves
+)
+
+func allFaults() []Fault {
+	return []Fault{
+		Kill, KillAll, KillLeader, KillRaft, Pause, PauseLeader, Isolate, IsolateRaft, OneWay, Bridge, Halves, Slow, Lossy,
+		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign,
+	}
+}
+
+// nextFault breaks something, and comes again.
+func (w *World) nextFault() {
+	if w.healed {
+		return
+	}
+	w.faults++
+	w.inflict(w.o.Faults[w.rng.IntN(len(w.o.Faults))])
+	w.after(w.between(w.o.FaultEvery/4, w.o.FaultEvery*2), w.nextFault)
+}
+
+func (w *World) inflict(f Fault) {
+	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	switch f {
+	case KillLeader, PauseLeader:
+		if l := w.someLeader(); l != nil {
+			n = l
+		}
+	case KillRaft, IsolateRaft:
+		if l := w.raft.leader; l != nil {
+			n = l
+		}
+	}
+	w.logf("fault: %s %d", f, n.id)
+	switch f {
+	case Kill, KillLeader, KillRaft:
+		w.stop(n, n.crash)
+	case KillAll:
+		for _, n := range w.nodes {
+			w.stop(n, n.crash)
+		}
+	case PowerCut:
+		w.stop(n, n.powerCut)
+	case PowerCutMany:
+		for _, n := range w.nodes {
+			w.stop(n, n.powerCut)
+		}
+	case Wipe:
+		if w.spare(n) {
+			w.stop(n, n.wipe)
+		}
+	case Pause, PauseLeader:
+		w.halt(n)
+	case Suspect:
+		if l := w.raft.leader; l != nil && l.brain != nil && l != n {
+			l.deliver(func() {
+				if l.brain != nil {
+					l.brain.fence(n.id)
+				}
+			})
+		}
+	case Resign:
+		w.raft.elect()
+	case Restart:
+		if n.up && !n.paused {
+			n.leave(func() { w.comeBack(n) })
+		}
+	case Reassign:
+		w.reassign()
+	default:
+		w.disturb(f, n)
+	}
+}
+
+// spare tells whether the quorum survives the loss of n's disk.
+func (w *World) spare(n *node) bool {
+	whole := 0
+	for _, m := range w.nodes {
+		if m != n && m.voter {
+			whole++
+		}
+	}
+	voters := whole
+	if n.voter {
+		voters++
+	}
+	return whole > voters/2
+}
+
+func (w *World) someLeader() *node {
+	t := w.truths[w.parts[w.rng.IntN(len(w.parts))]]
+	if t.current == nil {
+		return nil
+	}
+	return t.current.n
+}
+
+// stop ends a process in some way, and starts it again after a while.
+func (w *World) stop(n *node, how func()) {
+	if !n.up {
+		return
+	}
+	how()
+	w.comeBack(n)
+}
+
+func (w *World) comeBack(n *node) {
+	life := n.life
+	d := w.between(20*time.Millisecond, 300*time.Millisecond)
+	if w.chance(0.3) {
+		d = w.between(300*time.Millisecond, 4*time.Second)
+	}
+	w.after(d, func() {
+		if n.life == life && !n.up {
+			n.start()
+		}
+	})
+}
+
+func (w *World) halt(n *node) {
+	if !n.up || n.paused {
+		return
+	}
+	n.pause()
+	life := n.life
+	w.after(w.between(50*time.Millisecond, 5*time.Second), func() {
+		if n.life == life && n.paused {
+			n.resume()
+		}
+	})
+}
+
+// disturb cuts or slows ways of the network for a while.
+func (w *World) disturb(f Fault, n *node) {
+	var links []link
+	both := func(a, b *node) { links = append(links, link{a.host, b.host}, link{b.host, a.host}) }
+	other := w.nodes[w.rng.IntN(len(w.nodes))]
+	switch f {
+	case Isolate, IsolateRaft:
+		for _, m := range w.nodes {
+			if m != n {
+				both(n, m)
+			}
+		}
+	case OneWay, Slow:
+		if n != other {
+			links = append(links, link{n.host, other.host})
+		}
+	case Bridge:
+		if n != other {
+			both(n, other)
+		}
+	case Halves:
+		left := w.rng.Perm(len(w.nodes))[:len(w.nodes)/2]
+		for i, a := range w.nodes {
+			for j, b := range w.nodes[:i] {
+				if slices.Contains(left, i) != slices.Contains(left, j) {
+					both(a, b)
+				}
+			}
+		}
+	case Lossy:
+		w.net.loss = 0.02
+		w.after(w.between(200*time.Millisecond, 2*time.Second), func() { w.net.loss = 0 })
+	}
+	d := w.between(100*time.Millisecond, 5*time.Second)
+	for _, l := range links {
+		if f == Slow {
+			w.net.delay[l] = w.between(10*time.Millisecond, 600*time.Millisecond)
+		} else {
+			w.net.cut[l] = true
+		}
+	}
+	w.after(d, func() {
+		for _, l := range links {
+			delete(w.net.cut, l)
+			delete(w.net.delay, l)
+		}
+	})
+}
