@@ -55,6 +55,8 @@ type fetch struct {
 	deadline  time.Time
 	committed bool // isolation level read_committed
 	follower  bool // claims to be a broker
+	anywhere  bool // knows that followers may answer
+	rack      string
 	session   *session
 	full      bool // all partitions are in the answer, not only those that changed
 
@@ -97,6 +99,8 @@ func (f *fetch) begin(h *fetchAPI, c *protocol.Call, r *protocol.FetchRequest) {
 	f.deadline = c.Received().Add(r.MaxWait)
 	f.committed = r.Isolation == 1
 	f.follower = r.ReplicaID >= 0
+	f.anywhere, f.rack = f.version >= 11, r.Rack
+	f.wait.Anywhere = f.anywhere
 	f.session, f.full, f.over, f.timed = nil, true, false, false
 	f.items = f.items[:0]
 }
@@ -143,8 +147,9 @@ func (f *fetch) read() (bytes int, due bool) {
 		it.res, it.err = it.part.Read(replica.ReadRequest{
 			From: it.from, MaxBytes: min(left, max(int(it.maxBytes), 0)), WholeFirst: whole, Committed: f.committed,
 			CurrentEpoch: metadata.LeaderEpoch(it.currentEpoch), FetchedEpoch: metadata.LeaderEpoch(it.fetchedEpoch),
+			Anywhere: f.anywhere, Rack: f.rack,
 		})
-		due = due || it.err != nil || it.res.Diverging != nil
+		due = due || it.err != nil || it.res.Diverging != nil || it.res.Preferred > 0
 		if n := it.res.Slice.Len(); n > 0 {
 			whole = false
 			bytes += n

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -125,6 +126,9 @@ func (h *offsetsAPI) resolve(p *replica.Partition, ends replica.Ends, visible, t
 ) error {
 	switch ts {
 	case tsLatest:
+		if ends.Behind != nil {
+			return ends.Behind
+		}
 		a.Offset, a.LeaderEpoch = visible, int32(ends.Epoch)
 	case tsEarliest, tsEarliestLocal: // nothing is tiered
 		a.Offset, a.LeaderEpoch = ends.Start, int32(ends.Epoch)
@@ -134,14 +138,14 @@ func (h *offsetsAPI) resolve(p *replica.Partition, ends replica.Ends, visible, t
 	case tsLatestTiered, tsEarliestPending:
 	case tsMax:
 		at, ok, err := p.MaxTimestamp()
-		if err != nil || !ok {
-			return err
+		if err != nil || !ok || at.Offset >= visible {
+			return cmp.Or(err, ends.Behind)
 		}
 		a.Offset, a.Timestamp, a.LeaderEpoch = at.Offset, at.Timestamp, at.Epoch
 	default:
 		at, ok, err := p.OffsetForTime(ts, visible)
 		if err != nil || !ok {
-			return err
+			return cmp.Or(err, ends.Behind)
 		}
 		a.Offset, a.Timestamp, a.LeaderEpoch = at.Offset, at.Timestamp, at.Epoch
 	}

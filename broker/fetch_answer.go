@@ -64,7 +64,7 @@ func (it *fetchItem) tell(f *fetch) bool {
 	if records {
 		f.session.rotateLocked(m)
 	}
-	return f.full || changed || records || it.res.Diverging != nil
+	return f.full || changed || records || it.res.Diverging != nil || it.res.Preferred > 0
 }
 
 func (it *fetchItem) sameTopic(o *fetchItem) bool { return it.name == o.name && it.id == o.id }
@@ -82,6 +82,9 @@ func (f *fetch) result(it *fetchItem, out *protocol.FetchPartitionResult) {
 	out.HighWatermark, out.StableOffset, out.LogStart = it.res.HighWatermark, it.res.StableOffset, it.res.LogStart
 	if d := it.res.Diverging; d != nil {
 		out.Diverging = &protocol.EpochEnd{Epoch: d.Epoch, End: d.End}
+	}
+	if it.res.Preferred > 0 {
+		out.HasPreferred, out.Preferred = true, int32(it.res.Preferred)
 	}
 	if f.committed {
 		out.Aborted = aborted(it.res.Aborted)

@@ -84,3 +84,174 @@ func TestLaggingFollowerLeavesAndJoinsTheInSyncSet(t *testing.T) {
 	c.mustCommit(1, "t", 1)
 	c.untilEqual("t")
 }
+
+func TestDeleteRecordsWaitsForAllLiveReplicas(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", nil, 1, 2, 3)
+	c.mustCommit(1, "t", 10)
+	c.isolate(1, true)
+	p := c.part(1, "t")
+	low, err := p.DeleteRecords(6)
+	if err != nil || low != 6 {
+		t.Fatal(low, err)
+	}
+	type answer struct {
+		low int64
+		err error
+	}
+	answers := make(chan answer, 2)
+	done := func(low int64, err error) { answers <- answer{low, err} }
+	p.AwaitStarts(6, time.Millisecond, done)
+	var late *replica.DeleteRecordsTimeoutError
+	if a := <-answers; !errors.As(a.err, &late) {
+		t.Errorf("without the followers: %+v", a)
+	}
+	p.AwaitStarts(6, time.Minute, done)
+	c.isolate(1, false)
+	if a := <-answers; a != (answer{6, nil}) {
+		t.Errorf("with the followers: %+v", a)
+	}
+	for id := range c.nodes {
+		if l, _ := c.nodes[id].dirs.Get(tp("t")); l.Start() != 6 {
+			t.Errorf("broker %d: log start %d", id, l.Start())
+		}
+	}
+}
+
+func TestFollowerBeforeTheLeadersStartBeginsAnewThere(t *testing.T) {
+	c := newCell(t, 2, cellOptions{maxLag: 50 * time.Millisecond})
+	c.topic("t", nil, 1, 2)
+	c.mustCommit(1, "t", 10)
+	c.nodes[2].stop()
+	for range 3 {
+		if _, err := c.append(1, "t", 10); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.untilISR("t", 1)
+	if _, err := c.part(1, "t").DeleteRecords(30); err != nil {
+		t.Fatal(err)
+	}
+	c.nodes[2].start()
+	c.untilISR("t", 1, 2)
+	c.mustCommit(1, "t", 1)
+	if l, _ := c.nodes[2].dirs.Get(tp("t")); l.Start() != 30 || l.End() != 41 {
+		t.Errorf("log from %d to %d", l.Start(), l.End())
+	}
+}
+
+// With karst.durability=fsync nothing is committed that is not on the disks of all in sync.
+func TestFsyncIsAwaitedOnEveryReplica(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", map[string]string{"karst.durability": "fsync"}, 1, 2, 3)
+	for range 20 {
+		c.mustCommit(1, "t", 1)
+		hw := c.part(1, "t")
+		ends, err := hw.Ends(-1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for id := range c.nodes {
+			if l, _ := c.nodes[id].dirs.Get(tp("t")); l.SyncedEnd() < ends.HighWatermark {
+				t.Fatalf("broker %d has synced %d of %d", id, l.SyncedEnd(), ends.HighWatermark)
+			}
+		}
+	}
+}
+
+func TestReplicaMovesToAnotherBroker(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", nil, 1, 2)
+	c.mustCommit(1, "t", 10)
+	c.change("t", func(ch *metadata.PartitionChange) {
+		ch.Replicas, ch.Adding, ch.Removing = []metadata.BrokerID{1, 3, 2}, []metadata.BrokerID{3}, []metadata.BrokerID{2}
+	})
+	c.untilISR("t", 1, 3, 2)
+	c.mustCommit(1, "t", 5)
+	old := c.part(2, "t")
+	c.change("t", func(ch *metadata.PartitionChange) {
+		ch.Replicas, ch.Adding, ch.Removing = []metadata.BrokerID{1, 3}, nil, nil
+		ch.ISR = []metadata.Member{{Broker: 1}, {Broker: 3}}
+	})
+	if !old.Gone() {
+		t.Error("the removed replica is still there")
+	}
+	if _, err := c.nodes[2].set.Get("t", 0); !errors.As(err, new(*replica.NotLeaderError)) {
+		t.Errorf("where it was moved away from: %v", err)
+	}
+	if _, ok := c.nodes[2].dirs.Get(tp("t")); ok {
+		t.Error("its log is still there")
+	}
+	c.mustCommit(1, "t", 5)
+	c.untilEqual("t")
+	c.change("t", func(ch *metadata.PartitionChange) { // and back
+		ch.Replicas, ch.Adding = []metadata.BrokerID{1, 3, 2}, []metadata.BrokerID{2}
+	})
+	c.untilISR("t", 1, 3, 2)
+	c.untilEqual("t")
+}
+
+// What a follower fetches for a topic must not come from, or go to, another topic that had the same name.
+func TestTopicMadeAnewUnderTheSameNameSharesNothing(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	for i := range 10 {
+		id := c.topic("t", nil, 1, 2, 3)
+		c.mustCommit(1, "t", 1+i)
+		c.untilEqual("t")
+		if l, _ := c.nodes[3].dirs.Get(tp("t")); l.End() != int64(1+i) {
+			t.Fatalf("round %d: log end %d", i, l.End())
+		}
+		if i%2 == 0 { // records that may still be on their way
+			if _, err := c.append(1, "t", 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.apply(metadata.DeleteTopic{ID: id})
+	}
+}
+
+// A follower that comes back has its log up to the checkpointed high watermark and beyond, and the cluster goes on.
+func TestFollowerGoesOnWhereItsLogEnds(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", nil, 1, 2, 3)
+	c.mustCommit(1, "t", 10)
+	c.untilEqual("t")
+	c.until("high watermark of a follower", func() bool {
+		l, _ := c.nodes[2].dirs.Get(tp("t"))
+		return l.HighWatermark() == 10
+	})
+	c.nodes[2].stop()
+	c.nodes[2].start()
+	c.settle(2)
+	if l, _ := c.nodes[2].dirs.Get(tp("t")); l.HighWatermark() != 10 || l.End() < 10 {
+		t.Errorf("high watermark %d, end %d", l.HighWatermark(), l.End())
+	}
+	c.mustCommit(1, "t", 1)
+	c.untilEqual("t")
+}
+
+func TestNewLeaderHidesItsHighWatermarkUntilItReachesTheEpoch(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", nil, 1, 2, 3)
+	c.mustCommit(1, "t", 10)
+	c.untilEqual("t")
+	c.isolate(2, true) // nobody can fetch from it: its high watermark stays where the last leader told it
+	c.isolate(1, true)
+	if _, err := c.append(1, "t", 1); err != nil { // on the leader only; the others do not know whether 10 is committed
+		t.Fatal(err)
+	}
+	c.elect("t", 2)
+	p := c.part(2, "t")
+	ends, err := p.Ends(-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if known := ends.HighWatermark == 10; known != (ends.Behind == nil) {
+		t.Errorf("%+v", ends)
+	}
+	c.isolate(2, false)
+	c.until("high watermark", func() bool {
+		ends, err := p.Ends(-1)
+		return err == nil && ends.Behind == nil && ends.HighWatermark == 10
+	})
+}

@@ -62,6 +62,8 @@ type env struct {
 	propose func(*Partition, *partition.Proposal)
 	// synced is told of syncs of a follower's log with karst.durability=fsync.
 	synced func(*Partition)
+	// rackOf tells a broker's rack; nil: clients are not sent to followers.
+	rackOf func(metadata.BrokerID) string
 	// failed is told of a partition whose log cannot be used any more.
 	failed func(*Partition, error)
 }
@@ -71,6 +73,8 @@ type role struct {
 	meta  metadata.Partition
 	leads bool
 	err   error // why nothing can be served: offline or deleted
+	// epochStart is where the log ended when this broker began to lead.
+	epochStart int64
 }
 
 func (r *role) notLeader() error {
@@ -86,6 +90,15 @@ func (r *role) leading() error {
 		return r.notLeader()
 	}
 	return nil
+}
+
+// serving returns an error unless this broker leads, or follows and anywhere is true: a client of its rack may read what
+// it knows to be committed from it (KIP-392).
+func (r *role) serving(anywhere bool) error {
+	if anywhere && r.err == nil && r.meta.LeaderEpoch >= 0 {
+		return nil
+	}
+	return r.leading()
 }
 
 // checkEpoch compares the leader epoch that a client believes in with the current one (KIP-320); -1 is no belief.
@@ -175,6 +188,9 @@ func (p *Partition) Become(m metadata.Partition, peers ...partition.Peer) {
 		p.dropCursorsLocked(cmpErr(next.err, next.notLeader()))
 	}
 	p.mu.view = p.viewOf(m, peers)
+	if next.epochStart = old.epochStart; moved && next.leads && next.err == nil {
+		next.epochStart = p.log.End()
+	}
 	p.role.Store(next)
 	change := p.leadLocked(next, moved)
 	committed, more := p.advanceLocked(woken)
@@ -214,7 +230,7 @@ func (p *Partition) fail(err error) {
 		return
 	}
 	old := p.role.Load()
-	p.role.Store(&role{meta: old.meta, leads: old.leads, err: err})
+	p.role.Store(&role{meta: old.meta, leads: old.leads, epochStart: old.epochStart, err: err})
 	ended := p.mu.commits.take(maxOffset, err)
 	woken := p.mu.parked.all(nil)
 	p.mu.lead = nil

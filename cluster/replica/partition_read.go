@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/partition"
 	"github.com/karstlog/karst/protocol/batch"
 	"github.com/karstlog/karst/storage"
 )
@@ -16,6 +17,8 @@ type ReadRequest struct {
 	Committed    bool                 // isolation level read_committed: up to the last stable offset, with aborted lists
 	CurrentEpoch metadata.LeaderEpoch // the leader epoch the client believes in; -1 none (KIP-320)
 	FetchedEpoch metadata.LeaderEpoch // epoch of the last record the client has; -1 none (KIP-595)
+	Anywhere     bool                 // a follower may answer (KIP-392)
+	Rack         string               // the client's, if it asks which replica to read from; empty: it does not
 }
 
 // ReadResult is what a partition has for a fetch. Slice must be released when the answer was sent.
@@ -26,15 +29,17 @@ type ReadResult struct {
 	LogStart      int64
 	Aborted       []storage.AbortedTxn
 	Diverging     *storage.EpochEnd // set: the client's log differs from here on; no records
+	Preferred     metadata.BrokerID // above 0: read from that follower instead, which is in the client's rack; no records
 }
 
 // Read returns records below the high watermark, or below the last stable offset. An offset between that and the log end
 // gives no records and no error; outside the log *storage.OffsetRangeError.
 //
-// Other errors: *NotLeaderError, *storage.OfflineError, *FencedEpochError, *UnknownEpochError, *metadata.UnknownTopicIDError.
+// Other errors: *NotLeaderError, *storage.OfflineError, *FencedEpochError, *UnknownEpochError, *metadata.UnknownTopicIDError,
+// and of a follower that is behind *HighWatermarkBehindError.
 func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 	r := p.role.Load()
-	if err := r.leading(); err != nil {
+	if err := r.serving(q.Anywhere); err != nil {
 		return ReadResult{}, err
 	}
 	if err := r.checkEpoch(q.CurrentEpoch); err != nil {
@@ -53,7 +58,15 @@ func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 		before = res.StableOffset
 	}
 	if end := p.log.End(); q.From < res.LogStart || q.From > end {
+		if !r.leads && q.From > end { // the client knows more than this follower has: nothing to start over for
+			return ReadResult{}, &HighWatermarkBehindError{HighWatermark: res.HighWatermark, EpochStart: q.From}
+		}
 		return ReadResult{}, &storage.OffsetRangeError{Offset: q.From, Start: res.LogStart, End: end}
+	}
+	if q.Rack != "" && r.leads {
+		if res.Preferred = p.preferred(q.From, q.Rack); res.Preferred > 0 {
+			return res, nil
+		}
 	}
 	if q.From >= before {
 		return res, nil
@@ -69,6 +82,26 @@ func (p *Partition) Read(q ReadRequest) (ReadResult, error) {
 		}
 	}
 	return res, nil
+}
+
+// preferred chooses the in-sync follower in the client's rack that has most of the log, 0 when the leader is in that rack
+// itself or no follower is and has the offset (Kafka's RackAwareReplicaSelector).
+func (p *Partition) preferred(from int64, rack string) metadata.BrokerID {
+	if p.env.rackOf == nil || p.env.rackOf(p.env.self) == rack {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.lead == nil {
+		return 0
+	}
+	best := partition.Replica{End: -1}
+	for _, f := range p.mu.lead.Replicas() {
+		if f.Committed && f.End >= from && f.LogStart <= from && f.End > best.End && p.env.rackOf(f.Broker) == rack {
+			best = f
+		}
+	}
+	return best.Broker
 }
 
 // slice reads below before. A first batch that does not fit gives nothing rather than a part of it (KIP-74); what follows
@@ -145,7 +178,7 @@ func (p *Partition) Park(w *Waiter, seen int64) {
 	s := &w.spots[len(w.spots)-1]
 	p.mu.Lock()
 	p.mu.parked.insert(s)
-	enough := p.role.Load().leading() != nil
+	enough := p.role.Load().serving(w.Anywhere) != nil
 	if fresh := p.readable.Load() - seen; fresh > 0 {
 		s.seen += fresh
 		enough = w.need.Add(-fresh) <= 0 || enough
@@ -171,6 +204,9 @@ func (p *Partition) Sent(bytes int64) { p.topic.bytesOut.Add(bytes) }
 type Ends struct {
 	Start, Stable, HighWatermark, End int64
 	Epoch                             metadata.LeaderEpoch // of the current leader
+	// Behind, if set, is why the ends of what is committed cannot be told yet: an older leader may have told higher ones
+	// (KIP-207). What lies below HighWatermark is committed in any case.
+	Behind error
 }
 
 // Ends returns the offsets of the partition to a client that believes in the leader epoch asked (-1: in none).
@@ -182,10 +218,14 @@ func (p *Partition) Ends(asked metadata.LeaderEpoch) (Ends, error) {
 	if err := r.checkEpoch(asked); err != nil {
 		return Ends{}, err
 	}
-	return Ends{
+	e := Ends{
 		Start: p.log.Start(), Stable: p.log.StableOffset(), HighWatermark: p.log.HighWatermark(), End: p.log.End(),
 		Epoch: r.meta.LeaderEpoch,
-	}, nil
+	}
+	if e.HighWatermark < r.epochStart {
+		e.Behind = &HighWatermarkBehindError{HighWatermark: e.HighWatermark, EpochStart: r.epochStart}
+	}
+	return e, nil
 }
 
 // EpochAt returns the leader epoch in which the record at offset was appended, -1 when it is not known.
@@ -242,7 +282,7 @@ func (p *Partition) EndOf(epoch, asked metadata.LeaderEpoch) (storage.EpochEnd, 
 }
 
 // DeleteRecords moves the log start to offset, -1 meaning the high watermark, and returns the log start that is then in
-// force: an offset below it changes nothing. Above the high watermark or otherwise negative: *storage.OffsetRangeError.
+// force: an offset below it changes nothing. The other replicas follow (AwaitStarts). Above the high watermark or otherwise negative: *storage.OffsetRangeError.
 func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) {
 	if err := p.role.Load().leading(); err != nil {
 		return -1, err
@@ -258,6 +298,7 @@ func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) 
 		if err := p.log.AdvanceStart(offset); err != nil {
 			return -1, p.appendFailed(err)
 		}
+		p.advance(-1, 0) // the followers are to hear of it
 	}
 	return p.log.Start(), nil
 }

@@ -50,7 +50,9 @@ type Options struct {
 	Writable func() error
 	Mono     func() time.Time // for time spans; nil: time.Now
 	MaxLag   time.Duration    // replica.lag.time.max.ms; 0: Kafka's default of 30 seconds
-	Fetch    FetchSettings
+	// RackAware sends clients that name their rack to a follower there (replica.selector.class).
+	RackAware bool
+	Fetch     FetchSettings
 }
 
 // Set is all partitions of which this broker has a replica. It follows the metadata image: Run applies what changes.
@@ -109,6 +111,9 @@ func (s *Set) replicate(o Options) {
 		self: o.BrokerID, incarnation: o.Incarnation, mono: o.Mono, maxLag: o.MaxLag, writable: o.Writable,
 		requestSync: s.dirs.RequestSync,
 	}
+	if o.RackAware {
+		s.env.rackOf = s.rackOf
+	}
 	s.feeds.mu.byBroker = map[metadata.BrokerID]*Feed{}
 	s.fetchers = &fetchers{set: s, settings: o.Fetch, dial: o.Dial, more: make(chan struct{}, 1)}
 	s.fetchers.mu.bySource = map[metadata.BrokerID]*fetcher{}
@@ -118,6 +123,13 @@ func (s *Set) replicate(o Options) {
 		s.changes = &changes{change: o.ChangeISR, more: make(chan struct{}, 1)}
 		s.env.propose = s.changes.add
 	}
+}
+
+func (s *Set) rackOf(id metadata.BrokerID) string {
+	if b, ok := s.Image().Broker(id); ok {
+		return b.Rack
+	}
+	return ""
 }
 
 // Run applies the image and its changes, replicates, and watches over the followers, until ctx ends.

@@ -99,6 +99,8 @@ type Waiter struct {
 	// Wake is called exactly once per Arm, from whichever goroutine made the data readable, without a lock held. It must
 	// not block.
 	Wake func()
+	// Anywhere says that it reads from followers too.
+	Anywhere bool
 
 	need  atomic.Int64 // bytes still missing
 	armed atomic.Bool
