@@ -114,7 +114,11 @@ func (s seen) String() string { return fmt.Sprintf("%d:%s=%s", s.offset, s.key, 
 // while one of its transactions on the list is open.
 func consume(l *Log, from int64) ([]seen, error) {
 	var out []seen
-	for stable := l.StableOffset(); from < stable; {
+	for {
+		stable := l.StableOffset() // each time anew: what superseded a record may have been written meanwhile
+		if from >= stable {
+			return out, nil
+		}
 		s, err := l.Read(ReadOptions{From: from, Before: stable, MaxBytes: 2000, WholeFirst: true})
 		if err != nil {
 			return nil, err
@@ -136,7 +140,6 @@ func consume(l *Log, from int64) ([]seen, error) {
 			return nil, err
 		}
 	}
-	return out, nil
 }
 
 func consumeBytes(out []seen, p []byte, from int64, aborted []AbortedTxn) ([]seen, int64, error) {

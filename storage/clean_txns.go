@@ -31,7 +31,9 @@ func newCleanTxns(aborted []abortedEntry) *cleanTxns {
 // of its transaction is left; entry is what the transaction index must keep with an abort marker.
 func (t *cleanTxns) read(b batch.Batch) (gone, idle bool, entry *abortedEntry) {
 	for len(t.aborted) > 0 && t.aborted[0].first <= b.LastOffset() {
-		t.open[t.aborted[0].producerID] = &abortedSeen{entry: t.aborted[0]}
+		if e := t.aborted[0]; e.last >= b.BaseOffset() { // otherwise it ended before the first batch that is read
+			t.open[e.producerID] = &abortedSeen{entry: e}
+		}
 		t.aborted = t.aborted[1:]
 	}
 	id := b.ProducerID()

@@ -62,13 +62,13 @@ func (w *cleanWriter) add(base int64, b batch.Batch) error {
 		return err
 	}
 	w.changed = w.changed || len(left) == 0 || &left[0] != &b[0]
-	if entry != nil {
+	if len(left) > 0 {
+		err = w.write(left)
+	}
+	if entry != nil { // in the segment that has the marker
 		w.cur.aborted = append(w.cur.aborted, *entry)
 	}
-	if len(left) == 0 {
-		return nil
-	}
-	return w.write(left)
+	return err
 }
 
 func (w *cleanWriter) write(b batch.Batch) error {
