@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -62,7 +63,8 @@ type Log struct {
 		snapshotAt   int64 // offset of the newest snapshot, -1 when none is known
 		snapshotSize int64 // size of the active segment then
 	}
-	doomed doomedFiles
+	doomed   doomedFiles
+	leftover []*segment // out of the list, but their files could not be renamed; guarded by syncing
 }
 
 // failure is why a log refuses everything: damage, a failed sync, or that it was given up.
@@ -166,7 +168,11 @@ func (l *Log) refuse(err error) { l.failed.CompareAndSwap(nil, &failure{err: err
 // fail takes the log offline after an I/O error that makes the directory untrusted. The caller calls report as soon as
 // it holds no lock.
 func (l *Log) fail(err error) error {
-	l.failed.CompareAndSwap(nil, &failure{err: &OfflineError{Dir: l.dir(), Err: err}, offline: true})
+	var already *OfflineError // of the whole directory
+	if !errors.As(err, &already) {
+		already = &OfflineError{Dir: l.dir(), Err: err}
+	}
+	l.failed.CompareAndSwap(nil, &failure{err: already, offline: true})
 	return l.check()
 }
 

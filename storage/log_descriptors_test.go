@@ -93,3 +93,41 @@ func TestSyncWithoutADescriptorIsTriedAgain(t *testing.T) {
 		t.Errorf("%d operations of a sync can fail for want of a descriptor: the test shows nothing", failed)
 	}
 }
+
+// Retention for which there is no descriptor is not the disk's failure: it is made up for at the next look.
+func TestRetentionWithoutADescriptorIsTriedAgain(t *testing.T) {
+	failed := 0
+	for n := 1; ; n++ {
+		faulty := vfs.NewFaulty(newDisk(uint64(n)))
+		l := openTest(t, faulty, with(func(c *Config) { c.RetentionBytes, c.FileDeleteDelay = 5000, 0 }))
+		for range 12 {
+			mustAppend(t, l, spec{size: 1200})
+		}
+		l.SetHighWatermark(12)
+		kinds := []vfs.Kind{vfs.Open, vfs.Create, vfs.SyncDir}
+		before := faulty.Count(kinds...)
+		for i := range 40 { // more often than there are files that could be closed instead
+			faulty.FailNth(n+i, syscall.EMFILE, kinds...)
+		}
+		err := l.Tend(t0)
+		faulty.Heal()
+		if faulty.Count(kinds...)-before < n {
+			break
+		}
+		if err != nil {
+			failed++
+		}
+		for range 2 { // the second one unlinks
+			if err := l.Tend(t0); err != nil {
+				t.Fatalf("operation %d: the next time: %v", n, err)
+			}
+		}
+		if got := listed(t, faulty); len(got) > 2*4+1 || l.Start() != 6 || got[0] < segmentName(6) {
+			t.Fatalf("operation %d: starts at %d, %v", n, l.Start(), got)
+		}
+		mustAppend(t, l, spec{size: 100}) // not offline
+	}
+	if failed < 2 {
+		t.Errorf("%d operations of retention can fail for want of a descriptor: the test shows nothing", failed)
+	}
+}

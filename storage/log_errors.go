@@ -1,6 +1,11 @@
 package storage
 
-import "fmt"
+import (
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+)
 
 // OffsetRangeError is the refusal of a read or a cut outside the log.
 type OffsetRangeError struct {
@@ -78,11 +83,15 @@ func (e *CorruptError) Error() string {
 	if e.Pos >= 0 {
 		s += fmt.Sprintf(" at %d", e.Pos)
 	}
-	s += ": " + e.Reason
-	if e.Want != 0 || e.Got != 0 {
-		s += fmt.Sprintf(" (want %d, got %d)", e.Want, e.Got)
+	return s + ": " + e.what()
+}
+
+// what is wrong, without the place.
+func (e *CorruptError) what() string {
+	if e.Want == 0 && e.Got == 0 {
+		return e.Reason
 	}
-	return s
+	return fmt.Sprintf("%s (want %d, got %d)", e.Reason, e.Want, e.Got)
 }
 
 // OfflineError says that the directory is not trusted any more after an I/O error, or that the log was given up.
@@ -91,7 +100,25 @@ type OfflineError struct {
 	Err error // the first error
 }
 
-func (e *OfflineError) Error() string { return fmt.Sprintf("log %s is offline: %v", e.Dir, e.Err) }
+func (e *OfflineError) Error() string {
+	return fmt.Sprintf("%s is offline: %v", e.Dir, within(e.Dir, e.Err))
+}
+
+// within shortens the path in an error of a file operation to what it is below dir, which the reader was told already.
+func within(dir string, err error) error {
+	p, ok := err.(*fs.PathError) //nolint:errorlint // of a wrapped one the text around it would be lost
+	if !ok {
+		return err
+	}
+	rel, rerr := filepath.Rel(dir, p.Path)
+	if rerr != nil || strings.HasPrefix(rel, "..") {
+		return err
+	}
+	if rel == "." {
+		rel = "the directory"
+	}
+	return fmt.Errorf("%s %s: %w", p.Op, rel, p.Err)
+}
 
 func (e *OfflineError) Unwrap() error { return e.Err }
 

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -86,6 +85,11 @@ func (l *Log) rollAgedLocked(now time.Time) error {
 func (l *Log) retain(now time.Time) error {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
+	if len(l.leftover) > 0 {
+		if err := l.deleteLeftover(now); err != nil {
+			return err
+		}
+	}
 	segs := *l.segments.Load()
 	n, active, err := l.deletable(segs, now)
 	if err != nil || n == 0 {
@@ -192,27 +196,33 @@ func (s *segment) olderThan(age time.Duration, now time.Time) (bool, error) {
 }
 
 // deleteSegments renames the files of segments that are not in the list any more; they are unlinked later, so that a
-// reader that is about to open one still finds it by its descriptor.
+// reader that is about to open one still finds it by its descriptor. What there is no descriptor for stays for the next
+// time.
 func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
-	due := now.Add(l.config.Load().FileDeleteDelay)
 	for _, s := range segs {
 		s.retire()
 		l.size.Add(-s.size.Load())
+	}
+	l.leftover = append(l.leftover, segs...)
+	return l.deleteLeftover(now)
+}
+
+func (l *Log) deleteLeftover(now time.Time) error {
+	due := now.Add(l.config.Load().FileDeleteDelay)
+	for ; len(l.leftover) > 0; l.leftover = l.leftover[1:] {
+		s := l.leftover[0]
 		files := []string{s.path, s.stem + suffixIndex, s.stem + suffixTime, s.stem + suffixTxn}
-		if segs[0] != s || s.base < l.start.Load() {
+		if s.base < l.start.Load() {
 			files = append(files, s.stem+suffixSnapshot)
 		}
 		for _, f := range files {
-			if err := l.fs().Rename(f, f+suffixDeleted); errors.Is(err, fs.ErrNotExist) {
-				continue
-			} else if err != nil {
+			if err := l.doom(f, due); err != nil {
 				return l.fail(err)
 			}
-			l.doomed.add(f+suffixDeleted, due)
 		}
 		// One by one, the oldest first: whatever a power cut leaves is the end of the log, without a gap.
-		if err := l.fs().SyncDir(l.dir()); err != nil {
-			return l.fail(err)
+		if err := l.syncDir(); err != nil {
+			return l.syncDirFailed(err)
 		}
 	}
 	return l.dropOldSnapshots()

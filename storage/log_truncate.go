@@ -280,7 +280,8 @@ func (l *Log) cutEpochsLocked(end int64) error {
 }
 
 func (l *Log) truncateAllLocked(newStart int64) error {
-	old := *l.segments.Load()
+	old := append(slices.Clone(l.leftover), *l.segments.Load()...)
+	l.leftover = nil
 	l.lowerEnds(min(newStart, l.end.Load()))
 	for n := len(old) - 1; n >= 0; n-- {
 		old[n].retire()

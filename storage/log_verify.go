@@ -192,7 +192,7 @@ func (v *verifier) skipBad(f vfs.File, sc *scan, size int64, bad error) (done bo
 	}
 	var c *CorruptError
 	errors.As(bad, &c)
-	v.problem(v.name+suffixLog, sc.pos, false, "%s (want %d, got %d)", c.Reason, c.Want, c.Got)
+	v.problem(v.name+suffixLog, sc.pos, false, "%s", c.what())
 	pos, err := nextSound(f, sc.path, sc.pos+1, size, sc.next)
 	sc.pos = pos
 	return pos == size, err
