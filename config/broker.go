@@ -24,6 +24,7 @@ type Broker struct {
 	Topics   Topics
 	Storage  Storage
 	Fetch    Fetch
+	Follow   Follow
 	Groups   Groups
 	Process  Process
 	Together Together
@@ -89,6 +90,18 @@ type Cleaner struct {
 type Fetch struct {
 	MaxBytes     int32 // fetch.max.bytes
 	SessionSlots int   // max.incremental.fetch.session.cache.slots (KIP-227)
+}
+
+// Follow is about followers and those who lead them.
+type Follow struct {
+	MaxLag           time.Duration // replica.lag.time.max.ms
+	MaxWait          time.Duration // replica.fetch.wait.max.ms
+	MinBytes         int32         // replica.fetch.min.bytes
+	MaxBytes         int32         // replica.fetch.max.bytes, of one partition
+	MaxResponseBytes int32         // replica.fetch.response.max.bytes
+	Backoff          time.Duration // replica.fetch.backoff.ms: the longest pause after an error
+	Timeout          time.Duration // replica.socket.timeout.ms
+	RackAware        bool          // replica.selector.class: consumers read from followers in their rack (KIP-392)
 }
 
 // Groups is about consumer groups and the topic that keeps them.

@@ -26,6 +26,7 @@ func ResolveBroker(l Layers) (*Broker, []Warning, error) {
 		Topics:      p.topics(),
 		Storage:     p.storage(),
 		Fetch:       p.fetch(),
+		Follow:      p.follow(),
 		Groups:      p.groups(),
 		Process:     p.process(),
 	}
@@ -197,6 +198,19 @@ func (p *brokerParser) fetch() Fetch {
 	return Fetch{
 		MaxBytes:     p.int32("fetch.max.bytes"),
 		SessionSlots: int(p.int32("max.incremental.fetch.session.cache.slots")),
+	}
+}
+
+func (p *brokerParser) follow() Follow {
+	return Follow{
+		MaxLag:           p.duration("replica.lag.time.max.ms"),
+		MaxWait:          p.duration("replica.fetch.wait.max.ms"),
+		MinBytes:         p.int32("replica.fetch.min.bytes"),
+		MaxBytes:         p.int32("replica.fetch.max.bytes"),
+		MaxResponseBytes: p.int32("replica.fetch.response.max.bytes"),
+		Backoff:          p.duration("replica.fetch.backoff.ms"),
+		Timeout:          p.duration("replica.socket.timeout.ms"),
+		RackAware:        p.string("replica.selector.class") != "",
 	}
 }
 

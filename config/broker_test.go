@@ -32,6 +32,10 @@ func TestParseBrokerDefaults(t *testing.T) {
 			Cleaner:       Cleaner{Enable: true, Threads: 1, DedupeBytes: 128 << 20, LoadFactor: 0.9, BytesPerSecond: math.MaxFloat64, Backoff: 15 * time.Second},
 			ScrubInterval: 7 * 24 * time.Hour, ScrubBytesPerSecond: 10 << 20,
 		},
+		Follow: Follow{
+			MaxLag: 30 * time.Second, MaxWait: 500 * time.Millisecond, MinBytes: 1, MaxBytes: 1 << 20,
+			MaxResponseBytes: 10 << 20, Backoff: time.Second, Timeout: 30 * time.Second,
+		},
 		Fetch: Fetch{MaxBytes: 57671680, SessionSlots: 1000},
 		Groups: Groups{
 			MinSession: 6 * time.Second, MaxSession: 30 * time.Minute, InitialDelay: 3 * time.Second, MaxSize: 1<<31 - 1,

@@ -64,6 +64,12 @@ func (n *Node) replicaOptions() replica.Options {
 		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Logger: n.log, Registry: n.registry,
 		Incarnation: n.cluster.Incarnation,
 	}
+	f := n.o.Config.Follow
+	o.MaxLag, o.RackAware = f.MaxLag, f.RackAware
+	o.Fetch = replica.FetchSettings{
+		MaxWait: f.MaxWait, MinBytes: f.MinBytes, MaxBytes: f.MaxBytes, MaxResponseBytes: f.MaxResponseBytes,
+		MaxBackoff: f.Backoff, Timeout: f.Timeout,
+	}
 	if n.member == nil {
 		return o
 	}
