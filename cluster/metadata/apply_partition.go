@@ -1,8 +1,10 @@
 package metadata
 
 import (
+	"maps"
 	"slices"
 
+	"github.com/karstlog/karst/internal/mutant"
 	"github.com/karstlog/karst/internal/uuid"
 )
 
@@ -125,7 +127,7 @@ func (im *Image) checkMembers(old *Partition, c *PartitionChange) error {
 			return &IneligibleReplicaError{m.Broker, "fenced"}
 		case b.Draining && !was && c.Leader != m.Broker:
 			return &IneligibleReplicaError{m.Broker, "draining"}
-		case m.Incarnation != b.Incarnation && !(was && m.Incarnation.IsZero()):
+		case m.Incarnation != b.Incarnation && !(was && m.Incarnation.IsZero()) && !mutant.On(6):
 			return &IneligibleReplicaError{m.Broker, "another incarnation"}
 		}
 	}
@@ -188,9 +190,13 @@ func (im *Image) Successor(p *Partition) (BrokerID, bool) {
 	if p.Unproven {
 		return NoBroker, false
 	}
+	order := p.Replicas
+	if mutant.On(12) { // as a map has it
+		order = slices.Collect(maps.Keys(map[BrokerID]bool{order[0]: true, order[len(order)/2]: true, order[len(order)-1]: true}))
+	}
 	for _, list := range [][]BrokerID{p.ISR, p.ELR} {
 		for _, may := range []func(BrokerID) bool{im.eligible, im.usable} {
-			for _, id := range p.Replicas { // the order of preference
+			for _, id := range order { // of preference
 				if slices.Contains(list, id) && may(id) {
 					return id, true
 				}
