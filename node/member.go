@@ -314,9 +314,13 @@ func (n *Node) lockData() (io.Closer, error) {
 	if err := n.o.FS.MkdirAll(n.o.Config.Data, 0o755); err != nil {
 		return nil, err
 	}
-	lock, err := n.o.FS.Lock(filepath.Join(n.o.Config.Data, "cluster.lock"))
+	return lockDirectory(n.o.FS, n.o.Config.Data)
+}
+
+func lockDirectory(files vfs.FS, data string) (io.Closer, error) {
+	lock, err := files.Lock(filepath.Join(data, "cluster.lock"))
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("%s is used by another process: stop it, or give another --data", n.o.Config.Data)
+		return nil, fmt.Errorf("%s is used by another process: stop it, or give another --data", data)
 	}
 	return lock, err
 }

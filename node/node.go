@@ -284,11 +284,12 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
+	kctl := newErrands()
 	o := protocol.ServerOptions{
-		APIs: handlers.APIs(), NodeID: int32(n.id), ClusterID: n.ClusterID,
+		APIs: append(handlers.APIs(), n.privateAPIs(kctl)...), NodeID: int32(n.id), ClusterID: n.ClusterID,
 		MaxFrameBytes: int(c.Network.MaxRequestBytes), MemoryBudget: c.Network.QueuedMaxRequestBytes, IdleTimeout: c.Network.IdleTimeout,
 		MaxConnections: connectionLimit(int(c.Network.MaxConnections), descriptors()), MaxConnectionsPerIP: int(c.Network.MaxConnectionsPerIP),
-		ConnectionsPerIP: perIP(c.Network.PerIPOverrides), Logger: n.log, Registry: n.registry, Poison: n.o.Poison,
+		ConnectionsPerIP: perIP(c.Network.PerIPOverrides), Features: broker.Features, Logger: n.log, Registry: n.registry, Poison: n.o.Poison,
 	}
 	for _, l := range c.Listeners {
 		o.Listeners = append(o.Listeners, protocol.ListenerOptions{Name: l.Name, Addr: l.Addr()})
@@ -297,6 +298,7 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 		return err
 	}
 	parts.start("cluster", n.cluster.Run, nil)
+	parts.start("requests of kctl", kctl.run, nil)
 	if n.member != nil {
 		return n.serveBrokers(parts)
 	}

@@ -24,14 +24,16 @@ func runMain() int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal kills
 	s := newSession()
-	return s.exit(run(ctx, s, os.Args[1:]))
+	return s.exit(run(ctx, s, calledAs(os.Args[0], os.Args[1:])))
 }
 
 // commands is the whole tree. A command is added here and nowhere else: help, completion, docs/kctl.md and the tests of
 // the conventions walk this list.
 func commands(s *session) []*cli.Command {
-	return []*cli.Command{
+	return append([]*cli.Command{
 		serveCommand(s),
+		clusterCommand(s),
+		brokerCommand(s),
 		topicCommand(s),
 		produceCommand(s),
 		consumeCommand(s),
@@ -45,7 +47,7 @@ func commands(s *session) []*cli.Command {
 		explainCommand(s),
 		completionCommand(s),
 		versionCommand(s),
-	}
+	}, aliasCommands(s)...)
 }
 
 // run executes one command line (without the program's name).
@@ -53,6 +55,9 @@ func run(ctx context.Context, s *session, argv []string) error {
 	tree := commands(s)
 	if len(argv) > 0 && argv[0] == completeWord {
 		return s.complete(ctx, tree, argv[1:])
+	}
+	if a := s.aliasOf(argv); a != nil {
+		return a.execute(ctx, s, argv[1:])
 	}
 	inv, err := normalise(tree, argv)
 	if err != nil {
