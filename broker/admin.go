@@ -20,6 +20,11 @@ type Admin interface {
 	DeleteTopics(ctx context.Context, ids []uuid.UUID) []error
 	CreatePartitions(ctx context.Context, more []controller.MorePartitions, validateOnly bool) []error
 	AlterConfigs(ctx context.Context, changes []controller.ConfigChange, validateOnly bool) []error
+	ElectLeaders(ctx context.Context, of []controller.Partition, unclean bool) []cluster.Election
+	Reassign(ctx context.Context, rs []controller.Reassignment) []error
+	// RemoveBroker takes a broker out of the cluster and its quorum.
+	RemoveBroker(ctx context.Context, id metadata.BrokerID) error
+	DescribeQuorum(ctx context.Context) (cluster.QuorumInfo, error)
 	// AutoCreate creates topics in the background with the default settings; names that cannot be created are dropped.
 	AutoCreate(names []string)
 	// CreateLater creates one topic in the background, as described.
@@ -57,7 +62,13 @@ func (a *adminAPI) apis() []protocol.API {
 		protocol.Route(0, 2, a.alterConfigs),
 		protocol.Route(0, 3, a.createPartitions),
 		protocol.Route(0, 1, a.incrementalAlterConfigs),
+		protocol.Route(0, 2, a.electLeaders),
+		protocol.Route(0, 1, a.alterReassignments),
+		protocol.Route(0, 0, a.listReassignments),
+		protocol.Route(0, 2, a.describeQuorum),
+		protocol.Route(0, 2, a.updateFeatures),
 		protocol.Route(0, 2, a.describeCluster),
+		protocol.Route(0, 0, a.unregisterBroker),
 		protocol.Route(0, 1, a.listConfigResources),
 		protocol.Route(0, 0, a.describeTopicPartitions),
 	}
@@ -154,5 +165,7 @@ var (
 	errDeletionDisabled = errors.New("topic deletion is disabled")
 	errEndpointType     = errors.New("the given endpoint type is not served here")
 	errDuplicateTopic   = errors.New("the topic is named twice in the request")
+	errElectionType     = errors.New("unknown type of election")
+	errFeatureLevel     = errors.New("level refused")
 	errBadRequest       = &controller.RequestError{Reason: "The request contradicts itself."}
 )

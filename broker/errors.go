@@ -245,7 +245,11 @@ var errorTable = []errorRow{
 	typed[*quorum.UnknownOutcomeError]("quorum.UnknownOutcomeError", codeRequestTimedOut, codeRequestTimedOut),
 	typed[*quorum.StoppedError]("quorum.StoppedError", codeNotController, codeNotController),
 	typed[*quorum.BusyError]("quorum.BusyError", codeRequestTimedOut, codeRequestTimedOut),
+	typed[*cluster.NotEmptyError]("cluster.NotEmptyError", codeInvalidRequest, codeInvalidRequest),
+	typed[*cluster.ExpelError]("cluster.ExpelError", codeRequestTimedOut, codeRequestTimedOut),
 	// These stop a start or the process, and meet no client.
+	typed[*cluster.ReplacedError]("cluster.ReplacedError", codeUnknown, codeUnknown),
+	typed[*cluster.DivergedError]("cluster.DivergedError", codeUnknown, codeUnknown),
 	typed[*cluster.ForeignClusterError]("cluster.ForeignClusterError", codeUnknown, codeUnknown),
 	typed[*quorum.MembershipError]("quorum.MembershipError", codeInvalidRequest, codeInvalidRequest),
 	typed[*quorum.NotSentError]("quorum.NotSentError", codeRequestTimedOut, codeRequestTimedOut),
@@ -277,6 +281,8 @@ var errorTable = []errorRow{
 	value("errInternalPartitions", errInternalPartitions, codeInvalidPartitions, codeInvalidPartitions),
 	value("errNameTooLong", errNameTooLong, codeInvalidRequest, codeInvalidRequest),
 	value("errEndpointType", errEndpointType, codeEndpointType, codeEndpointType),
+	value("errElectionType", errElectionType, codeInvalidRequest, codeInvalidRequest),
+	value("errFeatureLevel", errFeatureLevel, codeInvalidUpdateVersion, codeInvalidUpdateVersion),
 	value("errDuplicateTopic", errDuplicateTopic, codeInvalidRequest, codeInvalidRequest),
 	value("errOtherBroker", errOtherBroker, codeInvalidRequest, codeInvalidRequest),
 
