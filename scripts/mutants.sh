@@ -27,6 +27,7 @@ check M7 ./storage 'Damage|Flip|TestRecovery'
 check M8 ./storage 'Producer|Duplicate|Snapshot'
 check M10 ./group 'Test'
 check M10 ./group/coordinator 'TestCommitOfAnOldGenerationIsRefused'
+check M15 ./storage 'TestTombstonesStay|TestCleanKeepsTheLast|TestCompactionShows'
 check M16 ./protocol 'TestParkedRequestKeepsItsBytes'
 echo "$caught passed, $survived failed"
 [ "$survived" -eq 0 ]

@@ -83,6 +83,9 @@ func endTxnOf(t testing.TB, l *Log, pid int64, commit bool) {
 
 // settleLog makes all that was written cleanable: closed, replicated, on disk.
 func settleLog(l *Log) error {
+	if err := l.ready(); err != nil {
+		return err
+	}
 	l.SetHighWatermark(l.End())
 	l.mu.Lock()
 	err := l.rollLocked(l.end.Load(), t0)
