@@ -58,7 +58,7 @@ func NewLiveness(now time.Time) *Liveness {
 func (l *Liveness) sign(m metadata.Member, now time.Time) *signs {
 	s, ok := l.of[m]
 	if !ok {
-		s = &signs{}
+		s = &signs{heard: now} // before this nothing could be heard
 		l.of[m] = s
 	}
 	s.noted = now
@@ -95,10 +95,13 @@ func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata
 			continue
 		}
 		s := l.of[m]
+		if s == nil { // it has registered just now: its silence begins here
+			s = l.sign(m, now)
+		}
 		switch {
-		case s != nil && s.gone:
+		case s.gone:
 			out = append(out, Verdict{m, ReasonGone})
-		case s != nil && s.given && l.quiet(s, now) > suspected:
+		case s.given && l.quiet(s, now) > suspected:
 			silent = append(silent, Verdict{m, ReasonGossip})
 		case l.quiet(s, now) > silence:
 			silent = append(silent, Verdict{m, ReasonSilent})
