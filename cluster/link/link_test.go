@@ -194,6 +194,9 @@ func TestAnAnswerThatWaitsHoldsUpNobodyElse(t *testing.T) {
 			t.Errorf("client: %v, %v", resp, err)
 		}
 	}
+	for a.waiting(2) == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	cancel()
 	if err := <-waiting; !errors.Is(err, context.Canceled) || NotSent(err) {
 		t.Errorf("given up: %v", err)
@@ -203,9 +206,20 @@ func TestAnAnswerThatWaitsHoldsUpNobodyElse(t *testing.T) {
 	if err != nil || resp.(*kmsg.FindCoordinatorResponse).NodeID != 2 {
 		t.Errorf("%v, %v", resp, err)
 	}
-	if n := len(a.control(2).mu.pipe.mu.waiting); n != 0 {
+	if n := a.waiting(2); n != 0 {
 		t.Errorf("%d calls are still waited for", n)
 	}
+}
+
+// waiting is how many calls to a broker wait.
+func (l *Link) waiting(id metadata.BrokerID) int {
+	p, _ := l.control(id).current()
+	if p == nil {
+		return 0
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.waiting)
 }
 
 // TestClientBeginsAnewAfterAnError: a call that was cut off costs the connection, not the client.

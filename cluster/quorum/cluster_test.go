@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"sync"
@@ -14,69 +15,152 @@ import (
 	"github.com/karstlog/karst/internal/uuid"
 )
 
-// trio is a quorum of several nodes over loopback.
+// trio is a quorum of several nodes: over loopback, or over pipes when it is to live in a bubble of virtual time.
 type trio struct {
 	t       testing.TB
+	pipes   bool
 	dirs    []string // one for each node; "" in memory
 	servers []Server
 	mu      struct {
 		sync.Mutex
 		nodes map[metadata.BrokerID]*member
-		cut   map[[2]metadata.BrokerID]bool // from, to: neither streams nor proposals
+		cut   map[way]bool // neither streams nor proposals
+		mute  map[way]bool // answers to proposals get lost
 	}
 }
+
+// way is a direction between two nodes: that of who dials.
+type way struct{ from, to metadata.BrokerID }
 
 // member is a running node and its port.
 type member struct {
 	*running
 	id   metadata.BrokerID
-	addr string
-	port *cutListener
+	port net.Listener
 }
 
-func newTrio(t testing.TB, n int, disk bool) *trio {
-	tr := &trio{t: t}
+// shape is what a trio is made of.
+type shape struct {
+	nodes       int
+	disk, pipes bool
+	tune        func(*Quorum) // before it runs
+}
+
+func newTrio(t testing.TB, s shape) *trio {
+	tr := &trio{t: t, pipes: s.pipes}
 	tr.mu.nodes = map[metadata.BrokerID]*member{}
-	tr.mu.cut = map[[2]metadata.BrokerID]bool{}
-	for i := 1; i <= n; i++ {
+	tr.mu.cut, tr.mu.mute = map[way]bool{}, map[way]bool{}
+	for i := 1; i <= s.nodes; i++ {
 		dir := ""
-		if disk {
+		if s.disk {
 			dir = filepath.Join(t.TempDir(), "raft")
 		}
 		tr.dirs = append(tr.dirs, dir)
-		tr.servers = append(tr.servers, Server{ID: ServerID(metadata.BrokerID(i), dirOf(i)), Broker: metadata.BrokerID(i)})
+		tr.servers = append(tr.servers, serverOf(i))
 	}
 	return tr
+}
+
+func serverOf(n int) Server {
+	return Server{ID: ServerID(metadata.BrokerID(n), dirOf(n)), Broker: metadata.BrokerID(n)}
 }
 
 func dirOf(n int) uuid.UUID { return uuid.UUID{0: 9, 15: byte(n)} }
 
-// begin starts n nodes that form a quorum at once.
-func begin(t testing.TB, n int, disk bool) *trio {
-	tr := newTrio(t, n, disk)
-	for i := 1; i <= n; i++ {
-		tr.start(metadata.BrokerID(i), Options{Bootstrap: tr.servers})
+// begin starts nodes that form a quorum at once.
+func begin(t testing.TB, s shape) *trio {
+	t.Helper()
+	tr := newTrio(t, s)
+	for i := s.nodes; i >= 1; i-- { // the first of them hastens the election, which needs the others
+		tr.start(metadata.BrokerID(i), Options{Bootstrap: tr.servers}, s.tune)
 	}
 	return tr
 }
 
-func (tr *trio) start(id metadata.BrokerID, o Options) *member {
+func (tr *trio) start(id metadata.BrokerID, o Options, tune func(*Quorum)) *member {
 	tr.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tr.t.Fatal(err)
+	m := &member{id: id, port: tr.listen()}
+	o.LocalID = id
+	if o.DirID.IsZero() {
+		o.DirID = dirOf(int(id))
 	}
-	m := &member{id: id, addr: l.Addr().String(), port: &cutListener{Listener: l}}
-	o.LocalID, o.DirID = id, dirOf(int(id))
 	if int(id) <= len(tr.dirs) && o.Dir == "" {
 		o.Dir = tr.dirs[id-1]
 	}
 	o.Network = &Network{Listener: m.port, Dial: tr.dialer(id), Forward: tr.forwarder(id)}
-	m.running = start(tr.t, o)
+	q, err := Open(o)
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	if tune != nil {
+		tune(q)
+	}
+	m.running = run(tr.t, q)
 	tr.mu.Lock()
 	tr.mu.nodes[id] = m
 	tr.mu.Unlock()
 	return m
+}
+
+func (tr *trio) listen() net.Listener {
+	if tr.pipes {
+		return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+	return l
+}
+
+// pipeListener is a port without a network.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+func (l *pipeListener) Addr() net.Addr { return serverAddr("pipe") }
+
+// cut breaks or mends a way.
+func (tr *trio) cut(from, to metadata.BrokerID, cut bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.mu.cut[way{from, to}] = cut
+}
+
+// isolate breaks or mends all ways of a node.
+func (tr *trio) isolate(id metadata.BrokerID, cut bool) {
+	for other := metadata.BrokerID(1); other < 9; other++ {
+		tr.cut(id, other, cut)
+		tr.cut(other, id, cut)
+	}
 }
 
 func (tr *trio) node(id metadata.BrokerID) *member {
@@ -88,7 +172,13 @@ func (tr *trio) node(id metadata.BrokerID) *member {
 func (tr *trio) isCut(from, to metadata.BrokerID) bool {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	return tr.mu.cut[[2]metadata.BrokerID{from, to}]
+	return tr.mu.cut[way{from, to}]
+}
+
+func (tr *trio) isMute(from, to metadata.BrokerID) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.mu.mute[way{from, to}]
 }
 
 func (tr *trio) dialer(from metadata.BrokerID) func(context.Context, metadata.BrokerID) (net.Conn, error) {
@@ -97,7 +187,13 @@ func (tr *trio) dialer(from metadata.BrokerID) func(context.Context, metadata.Br
 		if m == nil || tr.isCut(from, to) {
 			return nil, errors.New("no way there")
 		}
-		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.addr)
+		var c net.Conn
+		var err error
+		if l, ok := m.port.(*pipeListener); ok {
+			c, err = l.dial(ctx)
+		} else {
+			c, err = (&net.Dialer{}).DialContext(ctx, "tcp", m.port.Addr().String())
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -115,32 +211,14 @@ func (tr *trio) forwarder(from metadata.BrokerID) func(context.Context, metadata
 		m.HandlePropose(p, func(a Answer) { answers <- a })
 		select {
 		case a := <-answers:
-			if tr.isCut(to, from) {
-				break
+			if tr.isCut(to, from) || tr.isMute(to, from) {
+				return Answer{}, errors.New("the connection broke")
 			}
 			return a, nil
 		case <-ctx.Done():
+			return Answer{}, ctx.Err()
 		}
-		<-ctx.Done()
-		return Answer{}, ctx.Err()
 	}
-}
-
-// cutListener closes with its connections, as the end of a process does.
-type cutListener struct {
-	net.Listener
-	mu sync.Mutex
-	cs []net.Conn
-}
-
-func (l *cutListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		l.mu.Lock()
-		l.cs = append(l.cs, c)
-		l.mu.Unlock()
-	}
-	return c, err
 }
 
 // cutConn fails once its way is cut.
@@ -235,7 +313,7 @@ func (tr *trio) kill(m *member) {
 func TestEveryNodeProposes(t *testing.T) {
 	for _, disk := range []bool{false, true} {
 		t.Run(fmt.Sprintf("disk=%v", disk), func(t *testing.T) {
-			tr := begin(t, 3, disk)
+			tr := begin(t, shape{nodes: 3, disk: disk})
 			tr.leader()
 			for i, m := range tr.all() {
 				errs := m.ProposeEach(context.Background(), []metadata.Command{topic(i), topic(i), topic(10 + i)})
@@ -256,3 +334,5 @@ func TestEveryNodeProposes(t *testing.T) {
 		})
 	}
 }
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
