@@ -20,9 +20,15 @@ check() { # check MUTANT PACKAGE TESTS
   fi
 }
 check M1 ./cluster/replica 'TestWithFsync'
+check M1 ./internal/sim 'TestSimulation'
 check M2 ./storage 'TestWhatWasToldSyncedSurvivesThePowerCut'
 check M3 ./group 'Test'
 check M3 ./group/coordinator 'TestCommitIsAnsweredAndShownAfterTheHighWatermark'
+check M4 ./internal/sim 'TestSimulation'
+check M5 ./internal/sim 'TestLeadersDieWhileTheInSyncSetChanges'
+check M6 ./internal/sim 'TestLostDisks'
+check M12 ./internal/sim 'TestSimulation'
+check M13 ./internal/sim 'TestLastReplicaStanding'
 check M7 ./storage 'Damage|Flip|TestRecovery'
 check M8 ./storage 'Producer|Duplicate|Snapshot'
 check M10 ./group 'Test'

@@ -149,6 +149,9 @@ func newProducer(w *World, parts []part) *producer {
 	case 2:
 		p.idempotent = false
 	}
+	if w.o.Pace > 0 {
+		p.pace = w.o.Pace
+	}
 	if w.o.SafeClients {
 		p.acks = -1
 	}

@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 	"time"
+
+	"github.com/karstlog/karst/cluster/partition"
 )
 
 // Fault is a kind of thing that goes wrong.
@@ -30,12 +32,13 @@ const (
 	Resign       Fault = "resign"        // the quorum elects another leader
 	Restart      Fault = "restart"       // a clean stop and a start
 	Reassign     Fault = "reassign"      // a partition moves
+	Strand       Fault = "strand"        // a leader loses all followers, and then itself; they come back first
 )
 
 func allFaults() []Fault {
 	return []Fault{
 		Kill, KillAll, KillLeader, KillRaft, Pause, PauseLeader, Isolate, IsolateRaft, OneWay, Bridge, Halves, Slow, Lossy,
-		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign,
+		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign, Strand,
 	}
 }
 
@@ -97,6 +100,8 @@ func (w *World) inflict(f Fault) {
 		}
 	case Reassign:
 		w.reassign()
+	case Strand:
+		w.strand()
 	default:
 		w.disturb(f, n)
 	}
@@ -132,6 +137,63 @@ func (w *World) stop(n *node, how func()) {
 	}
 	how()
 	w.comeBack(n)
+}
+
+// strand leaves the leader of some partition alone for a while, and then ends it too.
+func (w *World) strand() {
+	p := w.parts[w.rng.IntN(len(w.parts))]
+	last := w.truths[p].current
+	t, ok := w.newest().TopicByID(p.topic)
+	if last == nil || !ok {
+		return
+	}
+	alone := w.between(500*time.Millisecond, 2500*time.Millisecond)
+	for _, id := range t.Partitions[p.index].Replicas {
+		if n := w.nodeByID(id); n != last.n && n.up {
+			n.crash()
+			w.after(alone+w.between(0, 200*time.Millisecond), func() {
+				if !n.up {
+					n.start()
+				}
+			})
+		}
+	}
+	w.after(alone, func() {
+		if !last.n.up {
+			return
+		}
+		how := last.n.crash
+		if w.chance(0.5) {
+			how = last.n.powerCut
+		}
+		how()
+		w.after(w.between(time.Second, 3*time.Second), func() {
+			if !last.n.up {
+				last.n.start()
+			}
+		})
+	})
+}
+
+// trap springs when a leader proposes a larger in-sync set: those who join do not hear of anything more, and the leader
+// ends soon after.
+func (w *World) trap(r *replica, p *partition.Proposal) {
+	n, life := r.n, r.n.life
+	if w.healed || len(p.ISR) <= len(r.view.ISR) || w.chance(0.3) {
+		return
+	}
+	for _, m := range p.ISR {
+		if !slices.Contains(r.view.ISR, m.Broker) {
+			l := link{n.host, int(m.Broker)}
+			w.net.cut[l] = true
+			w.after(time.Second, func() { delete(w.net.cut, l) })
+		}
+	}
+	w.after(w.between(20*time.Millisecond, 500*time.Millisecond), func() {
+		if n.life == life {
+			w.stop(n, n.crash)
+		}
+	})
 }
 
 func (w *World) comeBack(n *node) {

@@ -154,6 +154,9 @@ func (r *replica) do(a partition.Action, p []byte) {
 func (n *node) changeISR(r *replica, p *partition.Proposal) {
 	leader := r.leader
 	n.w.logf("%s proposes isr %v at epoch %d", r, brokersOf(p.ISR), p.PartitionEpoch)
+	if n.w.o.Trap {
+		n.w.trap(r, p)
+	}
 	n.proposeISR(r.part, p, func(o partition.Outcome) {
 		if r.leader == leader && leader != nil {
 			r.act(leader.Answered(p, o, n.mono()))

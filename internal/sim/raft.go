@@ -186,7 +186,9 @@ func (r *raft) spread() {
 	term := r.term
 	for _, m := range r.w.nodes {
 		if m != l && m.up && (m.applied < index || m.raftLeader != l) {
-			r.w.net.send(l.conn(m, toRaft), func() { m.deliver(func() { m.learn(l, index, term) }) })
+			r.w.net.send(l.conn(m, toRaft), func() {
+				m.later(r.w.between(0, r.w.o.RaftLag), func() { m.learn(l, index, term) })
+			})
 		}
 	}
 }

@@ -25,6 +25,9 @@ type Options struct {
 	FaultEvery           time.Duration // about
 	Faults               []Fault       // what may happen; the same one again makes it more likely
 	SafeClients          bool          // all producers use acks=all
+	RaftLag              time.Duration // how late brokers may learn what the quorum committed
+	Pace                 time.Duration // between the batches of a producer; 0 draws one for each
+	Trap                 bool          // a leader that lets a follower in loses sight of it, and then ends
 }
 
 // TopicOptions describe a topic.
@@ -44,10 +47,20 @@ func Draw(seed uint64) Options {
 	if rng.IntN(3) == 0 {
 		o.Topics = append(o.Topics, TopicOptions{1, 1 + rng.IntN(3), 1})
 	}
+	if rng.IntN(4) == 0 {
+		o.RaftLag = time.Duration(rng.IntN(400)) * time.Millisecond
+	}
 	all := allFaults()
 	for range 2 + rng.IntN(len(all)) {
 		o.Faults = append(o.Faults, all[rng.IntN(len(all))])
 	}
+	return o
+}
+
+// Only makes those faults the ones that happen, often, in short worlds of three brokers.
+func (o Options) Only(faults ...Fault) Options {
+	o.Brokers, o.Topics, o.Faults = 3, []TopicOptions{{2, 3, 2}}, faults
+	o.FaultEvery, o.Chaos = 400*time.Millisecond, 5*time.Second
 	return o
 }
 

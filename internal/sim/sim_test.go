@@ -80,3 +80,47 @@ func (r *Result) add(o Result) {
 	r.Recoveries += o.Recoveries
 	r.Simulated += o.Simulated
 }
+
+// biased runs worlds in which a few faults happen again and again.
+func biased(t *testing.T, n int, change func(Options) Options) {
+	t.Helper()
+	var say io.Writer
+	from := *first
+	if *one != 0 {
+		from, n, say = *one, 1, os.Stdout
+	}
+	for i := range n {
+		o := change(Draw(from + uint64(i)))
+		if r := Run(o, say); r.Err != nil {
+			t.Fatalf("seed %d: %v\n%s", o.Seed, r.Err, o)
+		}
+	}
+}
+
+// TestLeadersDieWhileTheInSyncSetChanges: members of a set that is proposed or committed count for the high watermark
+// although the leader has not heard of it yet.
+func TestLeadersDieWhileTheInSyncSetChanges(t *testing.T) {
+	biased(t, 40, func(o Options) Options {
+		o = o.Only(Suspect)
+		o.Trap, o.RaftLag, o.MaxLag = true, 500*time.Millisecond, 300*time.Millisecond
+		return o
+	})
+}
+
+// TestLostDisks: a broker with an empty disk is not taken for what it was before.
+func TestLostDisks(t *testing.T) {
+	biased(t, 40, func(o Options) Options {
+		o = o.Only(Wipe)
+		o.Trap, o.FaultEvery, o.MaxLag, o.Pace = true, time.Second, 5*time.Second, time.Second // mostly idle
+		return o
+	})
+}
+
+// TestLastReplicaStanding: what only the last of the in-sync set has is not committed.
+func TestLastReplicaStanding(t *testing.T) {
+	biased(t, 40, func(o Options) Options {
+		o = o.Only(Strand)
+		o.Brokers, o.Chaos, o.FaultEvery = 5, 8*time.Second, 3*time.Second // a majority of the quorum stays
+		return o
+	})
+}
