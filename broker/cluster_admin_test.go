@@ -113,7 +113,9 @@ func TestQuorumOfOneIsDescribed(t *testing.T) {
 
 func TestFeaturesFollowTheRelease(t *testing.T) {
 	w := dial(t, karsttest.Start(t))
-	versions := ask[*kmsg.ApiVersionsResponse](w, 4, kmsg.NewPtrApiVersionsRequest())
+	who := kmsg.NewPtrApiVersionsRequest()
+	who.ClientSoftwareName, who.ClientSoftwareVersion = "test", "1"
+	versions := ask[*kmsg.ApiVersionsResponse](w, 4, who)
 	level := map[string]int16{}
 	for _, f := range versions.FinalizedFeatures {
 		level[f.Name] = f.MaxVersionLevel
