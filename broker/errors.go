@@ -32,6 +32,7 @@ const (
 	codeLeaderNotAvailable   int16 = 5
 	codeNotLeader            int16 = 6
 	codeRequestTimedOut      int16 = 7
+	codeReplicaNotHere       int16 = 9
 	codeMessageTooLarge      int16 = 10
 	codeOffsetMetadata       int16 = 12
 	codeLoading              int16 = 14
@@ -68,6 +69,7 @@ const (
 	codeTxnCoordinatorFenced int16 = 52
 	codeTxnIDNotAuthorized   int16 = 53
 	codeStorage              int16 = 56
+	codeLogDirNotFound       int16 = 57
 	codeNonEmptyGroup        int16 = 68
 	codeGroupNotFound        int16 = 69
 	codeSessionNotFound      int16 = 70
@@ -205,6 +207,8 @@ var errorTable = []errorRow{
 	typed[*storage.ContinuityError]("storage.ContinuityError", codeUnknown, codeUnknown), // a follower's, never a client's
 
 	value("storage.ErrClosed", storage.ErrClosed, codeStorage, codeNotLeader),
+	typed[*storage.NoSuchDirError]("storage.NoSuchDirError", codeLogDirNotFound, codeLogDirNotFound),
+	typed[*storage.NoSuchLogError]("storage.NoSuchLogError", codeReplicaNotHere, codeReplicaNotHere),
 	typed[*storage.StallError]("storage.StallError", codeStorage, codeNotLeader),
 	typed[*storage.ForeignDirError]("storage.ForeignDirError", codeStorage, codeNotLeader),
 	typed[*storage.EmptyDirError]("storage.EmptyDirError", codeStorage, codeNotLeader),
@@ -255,6 +259,7 @@ var errorTable = []errorRow{
 	typed[*quorum.NotSentError]("quorum.NotSentError", codeRequestTimedOut, codeRequestTimedOut),
 	typed[*quorum.RemovedError]("quorum.RemovedError", codeUnknown, codeUnknown),
 	typed[*quorum.FencedError]("quorum.FencedError", codeUnknown, codeUnknown),
+	typed[*quorum.DivergedError]("quorum.DivergedError", codeUnknown, codeUnknown),
 	typed[*quorum.DamageError]("quorum.DamageError", codeUnknown, codeUnknown),
 	typed[*quorum.IdentityError]("quorum.IdentityError", codeUnknown, codeUnknown),
 	typed[*quorum.LockedError]("quorum.LockedError", codeUnknown, codeUnknown),

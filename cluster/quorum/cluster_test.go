@@ -26,6 +26,7 @@ type trio struct {
 		nodes map[metadata.BrokerID]*member
 		cut   map[way]bool // neither streams nor proposals
 		mute  map[way]bool // answers to proposals get lost
+		deaf  map[way]bool // streams alone are cut
 	}
 }
 
@@ -49,7 +50,7 @@ type shape struct {
 func newTrio(t testing.TB, s shape) *trio {
 	tr := &trio{t: t, pipes: s.pipes}
 	tr.mu.nodes = map[metadata.BrokerID]*member{}
-	tr.mu.cut, tr.mu.mute = map[way]bool{}, map[way]bool{}
+	tr.mu.cut, tr.mu.mute, tr.mu.deaf = map[way]bool{}, map[way]bool{}, map[way]bool{}
 	for i := 1; i <= s.nodes; i++ {
 		dir := ""
 		if s.disk {
@@ -175,6 +176,18 @@ func (tr *trio) isCut(from, to metadata.BrokerID) bool {
 	return tr.mu.cut[way{from, to}]
 }
 
+func (tr *trio) isDeaf(from, to metadata.BrokerID) bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.mu.deaf[way{from, to}] || tr.mu.cut[way{from, to}]
+}
+
+func (tr *trio) deafen(from, to metadata.BrokerID, deaf bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.mu.deaf[way{from, to}] = deaf
+}
+
 func (tr *trio) isMute(from, to metadata.BrokerID) bool {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -184,7 +197,7 @@ func (tr *trio) isMute(from, to metadata.BrokerID) bool {
 func (tr *trio) dialer(from metadata.BrokerID) func(context.Context, metadata.BrokerID) (net.Conn, error) {
 	return func(ctx context.Context, to metadata.BrokerID) (net.Conn, error) {
 		m := tr.node(to)
-		if m == nil || tr.isCut(from, to) {
+		if m == nil || tr.isDeaf(from, to) {
 			return nil, errors.New("no way there")
 		}
 		var c net.Conn
@@ -197,7 +210,7 @@ func (tr *trio) dialer(from metadata.BrokerID) func(context.Context, metadata.Br
 		if err != nil {
 			return nil, err
 		}
-		return &cutConn{Conn: c, cut: func() bool { return tr.isCut(from, to) }}, nil
+		return &cutConn{Conn: c, cut: func() bool { return tr.isDeaf(from, to) }}, nil
 	}
 }
 

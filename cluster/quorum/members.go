@@ -223,7 +223,6 @@ func (q *Quorum) hasten(node *raft.Raft) {
 // watchMembership ends this node's part when the leader has taken it out but not told that it is committed: a leader stops
 // talking to a server that it removes.
 func (q *Quorum) watchMembership(stop <-chan struct{}) {
-	member := false
 	for sleep(stop, removedAfter/3) {
 		node := q.node.Load()
 		if node == nil {
@@ -231,12 +230,17 @@ func (q *Quorum) watchMembership(stop <-chan struct{}) {
 		}
 		voters, self := q.voters(node)
 		silent := !node.LastContact().IsZero() && time.Since(node.LastContact()) > removedAfter && node.State() != raft.Leader
-		if member && !self && len(voters) > 0 && silent {
+		if !self && len(voters) > 0 && silent && q.wasMember() {
 			q.fail(&RemovedError{Server: string(q.serverID)})
 			return
 		}
-		member = member || self
 	}
+}
+
+// wasMember tells whether the last committed configuration has this server.
+func (q *Quorum) wasMember() bool {
+	servers, _ := q.Servers()
+	return slices.ContainsFunc(servers, func(s Server) bool { return s.ID == string(q.serverID) })
 }
 
 // wasRemoved ends this node's part, unless it is a member again: a replayed log tells old stories.

@@ -62,6 +62,11 @@ func (q *Quorum) open() error {
 	if err != nil {
 		return &DamageError{Path: q.log.path, Err: err}
 	}
+	if last, err := q.log.LastIndex(); err != nil {
+		return err
+	} else if last > 0 && q.machine.generation.Load() == 0 {
+		q.machine.generation.Store(1)
+	}
 	return q.bootstrap(index)
 }
 

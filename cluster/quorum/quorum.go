@@ -81,8 +81,9 @@ type Quorum struct {
 	trans    atomic.Pointer[raft.Transport] // of node
 	streams  atomic.Pointer[streams]        // of trans; nil without a Network
 	evidence chan metadata.BrokerID
-	restart  chan struct{} // one slot: Raft must begin anew
-	fresh    bool          // this start has written the first configuration
+	restart  chan struct{}      // one slot: Raft must begin anew
+	fresh    bool               // this start has written the first configuration
+	tune     func(*raft.Config) // by tests, before Run
 
 	fatalOnce sync.Once
 	fatal     chan error // one slot
@@ -221,6 +222,7 @@ func (q *Quorum) start(notify chan<- bool, observed chan raft.Observation) (*raf
 		// Nobody else leads: do not wait for a heartbeat that nobody sends.
 		q.hasten(node)
 	}
+	q.fresh = false
 	return node, nil
 }
 
@@ -236,6 +238,9 @@ func (q *Quorum) config(notify chan<- bool) *raft.Config {
 	c.ShutdownOnRemove = false // the machine sees it, also on a follower
 	c.Logger = raftLogger(q.o.Logger)
 	c.NoLegacyTelemetry = true
+	if q.tune != nil {
+		q.tune(c)
+	}
 	return c
 }
 
