@@ -15,7 +15,7 @@ import (
 // high watermark has passed, or with REQUEST_TIMED_OUT and the base offset.
 // v0-v2 message sets of magic 0 and 1, stored as batches · v3 exactly one batch, transactional id (KIP-98)
 // v5 log start · v7 zstd (KIP-110) · v8 record errors (KIP-467) · v10 leader hints (KIP-951)
-// v11 TRANSACTION_ABORTABLE (KIP-890) · v13 topic ids (KIP-516)
+// v11 TRANSACTION_ABORTABLE (KIP-890) · v12 the first write adds a partition to the transaction · v13 topic ids (KIP-516)
 
 // firstBatchVersion is the version from which on a request carries record batches instead of message sets (KIP-98).
 const firstBatchVersion = 3
@@ -26,6 +26,7 @@ type produceAPI struct {
 	wall    func() time.Time
 	hint    leaderHint
 	metrics *metrics
+	txns    txnGate
 	pool    *sync.Pool
 }
 
@@ -41,6 +42,9 @@ func (h *produceAPI) produce(c *protocol.Call, r *protocol.ProduceRequest) {
 	p := h.pool.Get().(*produce)
 	p.call, p.api = c, h
 	p.begin(r)
+	if r.HasTransactionalID {
+		p.askAll(r)
+	}
 	p.appendAll(r)
 	switch {
 	case r.Acks == 0:
@@ -64,6 +68,7 @@ type produce struct {
 	opts  replica.AppendOptions
 	seen  map[*replica.Partition]struct{} // only in requests for several partitions
 	first error                           // for acks=0, whose only answer is the end of the connection
+	asked []txnAsked                      // partitions whose transaction had to be asked about
 
 	waits   []produceWait
 	waiting atomic.Int32 // waits not ended, plus one while they are being registered
@@ -164,7 +169,7 @@ func (p *produce) append(r *protocol.ProduceRequest, part *replica.Partition, in
 		return nil
 	}
 	p.opts.Records = admitted.Records
-	a, err := part.Append(admitted.Batch, p.opts)
+	a, err := p.store(r, part, admitted.Batch)
 	if err != nil {
 		return err
 	}
@@ -182,7 +187,7 @@ func (p *produce) admit(r *protocol.ProduceRequest, part *replica.Partition, rec
 		return batch.Admitted{}, errNullRecords
 	}
 	version := p.call.Version()
-	if err := checkTransaction(r, version, records); err != nil {
+	if err := checkTransaction(r, records); err != nil {
 		return batch.Admitted{}, err
 	}
 	p.rules = *part.Rules()
@@ -202,20 +207,18 @@ func (p *produce) admitLegacy(records []byte) (batch.Admitted, error) {
 	return a, err
 }
 
-// checkTransaction refuses transactional batches: no partition is in a transaction before transactions are served. It
-// looks at the header only as far as it is there; Admit checks it.
-func checkTransaction(r *protocol.ProduceRequest, version int16, records []byte) error {
-	b := batch.Batch(records)
-	switch {
-	case len(b) < batch.HeaderSize || b.Magic() != 2 || !b.Transactional():
-		return nil
-	case !r.HasTransactionalID:
+// checkTransaction refuses transactional batches outside of a transactional producer's request.
+func checkTransaction(r *protocol.ProduceRequest, records []byte) error {
+	if transactional(records) && !r.HasTransactionalID {
 		return errTransactionalBatch
-	case version == 11:
-		return errNotInTxnAbortable
-	default:
-		return errNotInTransaction
 	}
+	return nil
+}
+
+// transactional looks at the header only as far as it is there; Admit checks it.
+func transactional(records []byte) bool {
+	b := batch.Batch(records)
+	return len(b) >= batch.HeaderSize && b.Magic() == 2 && b.Transactional()
 }
 
 // failed writes an error into a result. part is nil when the partition was not found.
@@ -279,6 +282,7 @@ func (p *produce) recycle() {
 	clear(p.resp.Topics)
 	clear(p.waits)
 	p.waits = p.waits[:0]
+	p.asked = nil
 	pool := p.api.pool
 	p.call, p.api, p.first = nil, nil, nil
 	p.rules = batch.Rules{}

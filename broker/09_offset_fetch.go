@@ -9,7 +9,8 @@ import (
 )
 
 // OffsetFetch, key 9, versions 0-10. A partition without a commit has offset -1 and no error, in groups that do not exist
-// too. While there are no transactions all offsets are stable, whatever require_stable says.
+// too. An offset that an open transaction has
+// committed is not stable: who asks for stable ones is told to come again.
 // v0 from ZooKeeper once, here from the group · v2 all topics, error of the whole group · v5 leader epoch (KIP-320)
 // v7 require stable (KIP-447) · v8 several groups (KIP-709) · v9 member (KIP-848) · v10 topic ids
 func (h *groupAPI) offsetFetch(c *protocol.Call, req *kmsg.OffsetFetchRequest) {
@@ -28,7 +29,7 @@ func (h *groupAPI) offsetFetch(c *protocol.Call, req *kmsg.OffsetFetchRequest) {
 		if !proper(c, req.Groups[i].Group) {
 			return
 		}
-		resp.Groups = append(resp.Groups, h.fetchGroup(im, req.Version, &req.Groups[i]))
+		resp.Groups = append(resp.Groups, h.fetchGroup(im, req, &req.Groups[i]))
 	}
 	c.Reply(resp)
 }
@@ -42,7 +43,7 @@ func (h *groupAPI) fetchOne(im *metadata.Image, req *kmsg.OffsetFetchRequest, re
 	for i, t := range req.Topics {
 		q.Topics[i] = kmsg.OffsetFetchRequestGroupTopic{Topic: t.Topic, Partitions: t.Partitions}
 	}
-	g := h.fetchGroup(im, req.Version, &q)
+	g := h.fetchGroup(im, req, &q)
 	resp.ErrorCode = g.ErrorCode
 	for _, t := range g.Topics {
 		out := kmsg.OffsetFetchResponseTopic{Topic: t.Topic, Partitions: make([]kmsg.OffsetFetchResponseTopicPartition, len(t.Partitions))}
@@ -56,11 +57,15 @@ func (h *groupAPI) fetchOne(im *metadata.Image, req *kmsg.OffsetFetchRequest, re
 }
 
 // fetchGroup answers for one group. Versions 0 and 1 have no place for the error of a group but its partitions.
-func (h *groupAPI) fetchGroup(im *metadata.Image, version int16, q *kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+func (h *groupAPI) fetchGroup(im *metadata.Image, req *kmsg.OffsetFetchRequest, q *kmsg.OffsetFetchRequestGroup) kmsg.OffsetFetchResponseGroup {
+	version := req.Version
 	out := kmsg.NewOffsetFetchResponseGroup()
 	out.Group = q.Group
 	f := &offsetFetch{image: im, version: version, out: &out}
 	err := h.groups.View(q.Group, func(g *group.Group) {
+		if version >= 7 && req.RequireStable {
+			f.unstable = g.Unstable
+		}
 		if q.Topics == nil {
 			f.all(g)
 			return
@@ -91,6 +96,8 @@ type offsetFetch struct {
 	version int16
 	out     *kmsg.OffsetFetchResponseGroup
 	failed  int16 // the code of every partition
+	// unstable tells of which partitions an open transaction has committed an offset; nil: it does not matter.
+	unstable func(topic string, partition int32) bool
 }
 
 // all lists every offset of the group.
@@ -107,7 +114,7 @@ func (f *offsetFetch) all(g *group.Group) {
 		for len(offsets) > 0 && offsets[0].Topic == name {
 			o := &offsets[0]
 			if current(now, &o.Offset) {
-				t.Partitions = append(t.Partitions, f.partition(o.Partition, &o.Offset))
+				t.Partitions = append(t.Partitions, f.stable(name, o.Partition, &o.Offset))
 			}
 			offsets = offsets[1:]
 		}
@@ -138,8 +145,9 @@ func (f *offsetFetch) topic(q *kmsg.OffsetFetchRequestGroupTopic, offset func(st
 		if failed != codeNone {
 			continue
 		}
+		t.Partitions[i] = f.stable(t.Topic, p, nil)
 		if o, ok := offset(t.Topic, p); ok && current(now, &o) {
-			t.Partitions[i] = f.partition(p, &o)
+			t.Partitions[i] = f.stable(t.Topic, p, &o)
 		}
 	}
 	f.out.Topics = append(f.out.Topics, t)
@@ -149,6 +157,16 @@ func (f *offsetFetch) topic(q *kmsg.OffsetFetchRequestGroupTopic, offset func(st
 // its own.
 func current(now *metadata.Topic, o *group.Offset) bool {
 	return now == nil || o.TopicID.IsZero() || o.TopicID == now.ID
+}
+
+// stable is the answer for a partition, or that its offset is not decided.
+func (f *offsetFetch) stable(topic string, index int32, o *group.Offset) kmsg.OffsetFetchResponseGroupTopicPartition {
+	if f.unstable != nil && f.unstable(topic, index) {
+		a := f.partition(index, nil)
+		a.ErrorCode = codeUnstableOffset
+		return a
+	}
+	return f.partition(index, o)
 }
 
 func (f *offsetFetch) partition(index int32, o *group.Offset) kmsg.OffsetFetchResponseGroupTopicPartition {

@@ -63,7 +63,7 @@ func (h *groupAPI) coordinatorOf(listener string, kind int8, key string) (metada
 	switch kind {
 	case keyGroup:
 	case keyTxn:
-		return -1, metadata.Endpoint{}, errNoTxnCoordinator
+		return h.txnCoordinator(listener)
 	case keyShare:
 		return -1, metadata.Endpoint{}, checkShareKey(key)
 	default:
@@ -84,6 +84,24 @@ func (h *groupAPI) coordinatorOf(listener string, kind int8, key string) (metada
 	at, ok := endpoint(b, listener)
 	if !ok {
 		return -1, metadata.Endpoint{}, coordinator.ErrNotAvailable
+	}
+	return leader, at, nil
+}
+
+// txnCoordinator is the broker that leads the metadata log, for every transactional id.
+func (h *groupAPI) txnCoordinator(listener string) (metadata.BrokerID, metadata.Endpoint, error) {
+	none := metadata.Endpoint{}
+	leader, ok := h.admin.Leader()
+	if !ok || !h.txns {
+		return -1, none, errNoTxnCoordinator
+	}
+	b, ok := h.set.Image().Broker(leader)
+	if !ok || b.Fenced {
+		return -1, none, errNoTxnCoordinator
+	}
+	at, ok := endpoint(b, listener)
+	if !ok {
+		return -1, none, errNoTxnCoordinator
 	}
 	return leader, at, nil
 }

@@ -16,10 +16,13 @@ func Features() protocol.Features {
 			{Name: "metadata.version", Min: 7, Max: 33},
 			{Name: "kraft.version", Min: 0, Max: 1},
 			{Name: "eligible.leader.replicas.version", Min: 0, Max: 1},
+			{Name: "transaction.version", Min: 0, Max: 2},
 		},
 		Finalized: []protocol.Feature{
 			{Name: "metadata.version", Min: 33, Max: 33},
 			{Name: "eligible.leader.replicas.version", Min: 1, Max: 1},
+			// Producers go on with the next epoch after each transaction, and add partitions by writing to them (KIP-890).
+			{Name: "transaction.version", Min: 2, Max: 2},
 		},
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/karstlog/karst/config"
 	"github.com/karstlog/karst/group/coordinator"
 	"github.com/karstlog/karst/protocol"
+	txncoordinator "github.com/karstlog/karst/txn/coordinator"
 )
 
 // Options is what a Broker is built from.
@@ -28,11 +29,14 @@ type Options struct {
 	Admin  Admin         // nil: the cluster is neither described nor changed
 	Topics config.Topics // rules for creating, deleting and describing topics
 	// Groups runs the consumer groups; nil: they are not served. It needs Admin too.
-	Groups      *coordinator.Coordinator
-	GroupConfig config.Groups
-	Wall        func() time.Time // record timestamps; time.Now unless a test says otherwise
-	Logger      *slog.Logger
-	Registry    prometheus.Registerer // nil: nothing is counted
+	Groups *coordinator.Coordinator
+	// Txns runs transactions; nil: they are not served.
+	Txns         *txncoordinator.Coordinator
+	Transactions config.Transactions
+	GroupConfig  config.Groups
+	Wall         func() time.Time // record timestamps; time.Now unless a test says otherwise
+	Logger       *slog.Logger
+	Registry     prometheus.Registerer // nil: nothing is counted
 
 	FetchMaxBytes int // fetch.max.bytes; 0: Kafka's default of 55 MiB
 	SessionSlots  int // max.incremental.fetch.session.cache.slots; 0: Kafka's default of 1,000
@@ -59,10 +63,11 @@ func New(o Options) *Broker {
 	}
 	m.watchFetches(fetches)
 	b := &Broker{groups: []handlers{
-		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce}},
+		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce},
+			txns: txnGate{txns: o.Txns, verify: o.Transactions.Verify}},
 		fetches,
 		&offsetsAPI{set: o.Set},
-		&producerIDAPI{ids: o.IDs},
+		newTxnAPI(o),
 		&logDirsAPI{dirs: o.Dirs},
 		saslAPI{},
 	}}

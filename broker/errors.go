@@ -74,6 +74,7 @@ const (
 	codeGroupNotFound        int16 = 69
 	codeSessionNotFound      int16 = 70
 	codeSessionEpoch         int16 = 71
+	codeNotAttempted         int16 = 55
 	codeDeletionDisabled     int16 = 73
 	codeFencedLeaderEpoch    int16 = 74
 	codeUnknownLeaderEpoch   int16 = 75
@@ -100,6 +101,7 @@ const (
 	codeIneligibleReplica    int16 = 107
 	codeEndpointType         int16 = 114
 	codeTransactionAbortable int16 = 120
+	codeInvalidRegex         int16 = 128
 )
 
 // Refusals that are found in this package: about the request itself, not about what it is for.
@@ -308,6 +310,9 @@ var errorTable = []errorRow{
 	value("errNoTransactions", errNoTransactions, codeUnsupportedVersion, codeUnsupportedVersion),
 	value("errNotInTransaction", errNotInTransaction, codeInvalidTxnState, codeInvalidTxnState),
 	value("errNotInTxnAbortable", errNotInTxnAbortable, codeTransactionAbortable, codeInvalidTxnState),
+	value("errNotAttempted", errNotAttempted, codeNotAttempted, codeNotAttempted),
+	value("errFencedProducer", errFencedProducer, codeInvalidProducerEpoch, codeInvalidProducerEpoch),
+	value("errNotVerified", errNotVerified, codeNotEnoughReplicas, codeNotEnoughReplicas),
 	value("errTransactionalBatch", errTransactionalBatch, codeTxnIDNotAuthorized, codeTxnIDNotAuthorized),
 	value("context.DeadlineExceeded", context.DeadlineExceeded, codeRequestTimedOut, codeRequestTimedOut),
 	value("context.Canceled", context.Canceled, codeRequestTimedOut, codeRequestTimedOut),

@@ -24,10 +24,11 @@ type groupAPI struct {
 	set    *replica.Set
 	admin  Admin
 	conf   config.Groups
+	txns   bool // transactions are served
 }
 
 func newGroupAPI(o Options) *groupAPI {
-	return &groupAPI{id: o.ID, groups: o.Groups, set: o.Set, admin: o.Admin, conf: o.GroupConfig}
+	return &groupAPI{id: o.ID, groups: o.Groups, set: o.Set, admin: o.Admin, conf: o.GroupConfig, txns: o.Txns != nil}
 }
 
 func (h *groupAPI) apis() []protocol.API {

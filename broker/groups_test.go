@@ -112,7 +112,7 @@ func TestOtherKindsOfCoordinators(t *testing.T) {
 		key  string
 		code int16
 	}{
-		{1, "txn", 15},
+		{1, "txn", 0},
 		{2, "g", 42},
 		{2, "g:x:0", 42},
 		{2, "g:AAAAAAAAAAAAAAAAAAAAAQ:0", 15},

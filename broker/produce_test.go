@@ -127,7 +127,7 @@ func TestTransactionalBatchWithoutTransaction(t *testing.T) {
 	r.topic("t", 1, nil)
 	c := r.dial()
 	txn := makeBatch(t, batch.BuilderOptions{HasProducer: true, ProducerID: 7, Transactional: true}, rec{value: "v"})
-	for version, want := range map[int16]int16{10: codeInvalidTxnState, 11: codeTransactionAbortable, 12: codeInvalidTxnState} {
+	for version, want := range map[int16]int16{10: codeInvalidTxnState, 11: codeTransactionAbortable, 12: codeTransactionAbortable} {
 		req := produceReq(version, -1, part{"t", 0, txn})
 		id := "x"
 		req.TransactionID = &id

@@ -15,6 +15,7 @@ import (
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
+	"github.com/karstlog/karst/config"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol"
@@ -70,7 +71,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	r.set = replica.NewSet(replica.Options{BrokerID: 1, Dirs: r.dirs, Logger: slog.New(slog.DiscardHandler)})
 	b := New(Options{
 		ID: 1, Set: r.set, IDs: r, Dirs: r.dirs, Wall: func() time.Time { return testTime },
-		SessionSlots: o.slots, FetchMaxBytes: o.max,
+		SessionSlots: o.slots, FetchMaxBytes: o.max, Transactions: config.Transactions{MaxTimeout: 15 * time.Minute, Verify: true},
 	})
 	for _, g := range b.groups {
 		if f, ok := g.(*fetchAPI); ok {

@@ -20,14 +20,15 @@ type Broker struct {
 	LogDirs []string // log.dirs or log.dir, else Data/log
 	Import  bool     // karst.import: take over the topics of Kafka's data directories at the first start
 
-	Network  Network
-	Topics   Topics
-	Storage  Storage
-	Fetch    Fetch
-	Follow   Follow
-	Groups   Groups
-	Process  Process
-	Together Together
+	Network      Network
+	Topics       Topics
+	Storage      Storage
+	Fetch        Fetch
+	Follow       Follow
+	Groups       Groups
+	Transactions Transactions
+	Process      Process
+	Together     Together
 }
 
 // Network bounds what clients may ask of the sockets.
@@ -102,6 +103,15 @@ type Follow struct {
 	Backoff          time.Duration // replica.fetch.backoff.ms: the longest pause after an error
 	Timeout          time.Duration // replica.socket.timeout.ms
 	RackAware        bool          // replica.selector.class: consumers read from followers in their rack (KIP-392)
+}
+
+// Transactions is about transactional producers.
+type Transactions struct {
+	MaxTimeout     time.Duration // transaction.max.timeout.ms
+	AbortInterval  time.Duration // transaction.abort.timed.out.transaction.cleanup.interval.ms
+	Expiry         time.Duration // transactional.id.expiration.ms
+	ExpireInterval time.Duration // transaction.remove.expired.transaction.cleanup.interval.ms
+	Verify         bool          // transaction.partition.verification.enable
 }
 
 // Groups is about consumer groups and the topic that keeps them.

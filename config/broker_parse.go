@@ -14,21 +14,22 @@ func ResolveBroker(l Layers) (*Broker, []Warning, error) {
 	p.checkAll(l.Static)
 	p.refuseForeign()
 	b := &Broker{
-		NodeID:      p.nodeID(),
-		Rack:        p.string("broker.rack"),
-		ClusterName: p.string("karst.cluster.name"),
-		ClusterID:   p.string("karst.cluster.id"),
-		HTTPAddr:    p.string("karst.http.addr"),
-		Console:     p.bool("karst.console"),
-		Data:        p.string("karst.data"),
-		Import:      p.bool("karst.import"),
-		Network:     p.network(),
-		Topics:      p.topics(),
-		Storage:     p.storage(),
-		Fetch:       p.fetch(),
-		Follow:      p.follow(),
-		Groups:      p.groups(),
-		Process:     p.process(),
+		NodeID:       p.nodeID(),
+		Rack:         p.string("broker.rack"),
+		ClusterName:  p.string("karst.cluster.name"),
+		ClusterID:    p.string("karst.cluster.id"),
+		HTTPAddr:     p.string("karst.http.addr"),
+		Console:      p.bool("karst.console"),
+		Data:         p.string("karst.data"),
+		Import:       p.bool("karst.import"),
+		Network:      p.network(),
+		Topics:       p.topics(),
+		Storage:      p.storage(),
+		Fetch:        p.fetch(),
+		Follow:       p.follow(),
+		Groups:       p.groups(),
+		Transactions: p.transactions(),
+		Process:      p.process(),
 	}
 	p.directories(b)
 	p.listeners(b)
@@ -211,6 +212,16 @@ func (p *brokerParser) follow() Follow {
 		Backoff:          p.duration("replica.fetch.backoff.ms"),
 		Timeout:          p.duration("replica.socket.timeout.ms"),
 		RackAware:        p.string("replica.selector.class") != "",
+	}
+}
+
+func (p *brokerParser) transactions() Transactions {
+	return Transactions{
+		MaxTimeout:     p.duration("transaction.max.timeout.ms"),
+		AbortInterval:  p.duration("transaction.abort.timed.out.transaction.cleanup.interval.ms"),
+		Expiry:         p.duration("transactional.id.expiration.ms"),
+		ExpireInterval: p.duration("transaction.remove.expired.transaction.cleanup.interval.ms"),
+		Verify:         p.bool("transaction.partition.verification.enable"),
 	}
 }
 

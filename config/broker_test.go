@@ -42,8 +42,9 @@ func TestParseBrokerDefaults(t *testing.T) {
 			MaxMetadataBytes: 4096, Retention: 7 * 24 * time.Hour, RetentionCheck: 10 * time.Minute, CommitTimeout: 5 * time.Second,
 			LoadBufferBytes: 5 << 20, Partitions: 50, SegmentBytes: 100 << 20, ReplicationFactor: 3,
 		},
-		Process:  Process{LogLevel: "info", LogFormat: "auto"},
-		Together: Together{Name: "karst", ClusterAddr: "127.0.0.1:9093", GossipAddr: "127.0.0.1:7946"},
+		Transactions: Transactions{MaxTimeout: 15 * time.Minute, AbortInterval: 10 * time.Second, Expiry: 7 * 24 * time.Hour, ExpireInterval: time.Hour, Verify: true},
+		Process:      Process{LogLevel: "info", LogFormat: "auto"},
+		Together:     Together{Name: "karst", ClusterAddr: "127.0.0.1:9093", GossipAddr: "127.0.0.1:7946"},
 	}
 	if d := cmp.Diff(want, b); d != "" {
 		t.Error(d)

@@ -26,6 +26,7 @@ import (
 	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/storage"
+	txncoordinator "github.com/karstlog/karst/txn/coordinator"
 )
 
 // Options is what a node is built from.
@@ -63,6 +64,7 @@ type Node struct {
 	set         *replica.Set
 	cluster     *cluster.Cluster
 	groups      *coordinator.Coordinator
+	txns        *txncoordinator.Coordinator
 	server      *protocol.Server
 	http        net.Listener
 	phase       atomic.Pointer[string] // why the node is not ready; nil: it is
@@ -280,7 +282,9 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 		BrokerID: n.id, Set: n.set, Config: c.Groups, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
 		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() },
 	})
+	n.txns = n.newTxns()
 	handlers := broker.New(broker.Options{
+		Txns: n.txns, Transactions: c.Transactions,
 		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
@@ -322,6 +326,7 @@ func (n *Node) join(ctx context.Context, parts *stages) error {
 		return errors.Join(err, n.server.Close())
 	}
 	parts.start("groups", n.groups.Run, nil)
+	parts.start("transactions", n.txns.Run, nil)
 	// The image is that of the last commit: what it does not know was deleted.
 	return n.set.SetStraysAside()
 }

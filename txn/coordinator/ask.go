@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"time"
 
@@ -190,3 +191,28 @@ func (c *Coordinator) await(ctx context.Context, id string, revision uint64, cha
 		}
 	}
 }
+
+// Find returns a transactional id for its description.
+//
+// Errors: ErrNotCoordinator, ErrNotAvailable, txn.ErrNotFound.
+func (c *Coordinator) Find(ctx context.Context, id string) (*metadata.Txn, error) {
+	if err := c.leading(ctx); err != nil {
+		return nil, err
+	}
+	t, ok := c.o.Quorum.Image().Txn(id)
+	if !ok {
+		return nil, txn.ErrNotFound
+	}
+	return t, nil
+}
+
+// All walks the transactional ids that this broker coordinates: all of them, or none.
+func (c *Coordinator) All() iter.Seq[*metadata.Txn] {
+	if !c.o.Quorum.IsLeader() {
+		return func(func(*metadata.Txn) bool) {}
+	}
+	return c.o.Quorum.Image().Txns()
+}
+
+// Now is the wall clock by which transactions are dated.
+func (c *Coordinator) Now() time.Time { return c.o.Wall() }

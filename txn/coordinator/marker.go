@@ -72,8 +72,8 @@ func (m *marker) init(set *replica.Set, offsets Offsets, wall func() time.Time) 
 func (c *Coordinator) Mark(m Marks, done func([]error)) { c.marker.mark(m, done) }
 
 func (m *marker) mark(q Marks, done func([]error)) {
-	t, _ := m.set.Image().Txn(q.ID)
-	if t != nil && t.Revision < q.Revision {
+	t, ok := m.set.Image().Txn(q.ID)
+	if !ok || t.Revision < q.Revision {
 		if !m.wait(q, done) {
 			done(repeat(ErrNotAvailable, len(q.Partitions)))
 		}
@@ -81,7 +81,7 @@ func (m *marker) mark(q Marks, done func([]error)) {
 	}
 	w := &markWait{errs: make([]error, len(q.Partitions)), done: done}
 	w.open.Store(int32(len(q.Partitions)) + 1)
-	if t == nil || t.Revision > q.Revision { // over long since
+	if t.Revision > q.Revision { // over long since
 		w.open.Store(1)
 	} else {
 		for i, at := range q.Partitions {
@@ -91,15 +91,18 @@ func (m *marker) mark(q Marks, done func([]error)) {
 	w.end()
 }
 
-// wait keeps a request until the image is new enough.
+// wait keeps a request until the image is new enough. The image may have become so meanwhile: then nobody else would look.
 func (m *marker) wait(q Marks, done func([]error)) bool {
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mu.stopped || len(m.mu.early) >= maxEarly {
-		return false
+	ok := !m.mu.stopped && len(m.mu.early) < maxEarly
+	if ok {
+		m.mu.early = append(m.mu.early, earlyMarks{q, done, time.Now().Add(earlyWait)})
 	}
-	m.mu.early = append(m.mu.early, earlyMarks{q, done, time.Now().Add(earlyWait)})
-	return true
+	m.mu.Unlock()
+	if t, known := m.set.Image().Txn(q.ID); ok && known && t.Revision >= q.Revision {
+		m.advance()
+	}
+	return ok
 }
 
 // advance looks at the requests that wait, after a change of the image that the partitions have.
@@ -251,4 +254,27 @@ func repeat(err error, n int) []error {
 		errs[i] = err
 	}
 	return errs
+}
+
+// Write writes a marker that an admin asked for, whatever the image says about the transaction. done is called once, when
+// it is committed or could not be; it must not block.
+func (c *Coordinator) Write(topic string, partition int32, m batch.Marker, done func(error)) {
+	p, err := c.o.Set.Get(topic, partition)
+	if err != nil {
+		done(err)
+		return
+	}
+	now := c.o.Wall()
+	m.Timestamp = now.UnixMilli()
+	b, o := batch.EndTxnMarker(m), replica.MarkerOptions{Epoch: -1, Now: now}
+	if c.o.Offsets != nil && p.TopicID() == c.o.Offsets.Topic() {
+		c.o.Offsets.Mark(partition, b, o, done)
+		return
+	}
+	a, err := p.AppendMarker(b, o)
+	if err != nil || a.Committed {
+		done(err)
+		return
+	}
+	newCommitted(p, a, done)
 }

@@ -1,0 +1,117 @@
+package broker
+
+import (
+	"errors"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/group"
+	"github.com/karstlog/karst/internal/uuid"
+	"github.com/karstlog/karst/protocol"
+	"github.com/karstlog/karst/storage"
+	"github.com/karstlog/karst/txn"
+)
+
+// TxnOffsetCommit, key 28, versions 0-6: offsets that count when the producer's transaction is committed.
+// v2 leader epoch (KIP-320) · v3 member and generation (KIP-447) · v5 adds the group to the transaction itself (KIP-890)
+// v6 topic ids
+func (h *txnAPI) txnOffsetCommit(c *protocol.Call, req *kmsg.TxnOffsetCommitRequest) {
+	if !proper(c, req.TransactionalID, req.Group, req.MemberID, text(req.InstanceID)) {
+		return
+	}
+	o := &txnOffsetCommit{call: c, version: req.Version, resp: kmsg.NewPtrTxnOffsetCommitResponse()}
+	p := txn.Producer{ID: req.ProducerID, Epoch: req.ProducerEpoch}
+	r := &group.TxnCommit{Producer: group.Producer(p), MemberID: req.MemberID, InstanceID: text(req.InstanceID), Generation: req.Generation}
+	if req.Version < 3 {
+		r.Generation = -1
+	}
+	im := h.set.Image()
+	for i := range req.Topics {
+		o.topic(im, &req.Topics[i], r)
+	}
+	if len(r.Offsets) == 0 {
+		c.Reply(o.resp)
+		return
+	}
+	guard, err := h.admitOffsets(c, req, p)
+	if err != nil {
+		o.done(nil, err)
+		return
+	}
+	h.groups.CallInTxn(req.Group, r, guard, o.done)
+}
+
+// admitOffsets makes sure that the partition of the group is in the transaction.
+func (h *txnAPI) admitOffsets(c *protocol.Call, req *kmsg.TxnOffsetCommitRequest, p txn.Producer) (storage.TxnGuard, error) {
+	if req.TransactionalID == "" || p.ID < 0 || p.Epoch < 0 {
+		return storage.TxnGuard{}, errInvalidRequest
+	}
+	at, err := h.groups.TxnPartition(req.Group)
+	if err != nil {
+		return storage.TxnGuard{}, err
+	}
+	guard, err := h.groups.TxnGuard(req.Group, p.ID)
+	if err != nil || open(guard, p) {
+		return guard, err
+	}
+	ctx, cancel := txnContext(c)
+	defer cancel()
+	gate := txnGate{txns: h.txns, verify: h.conf.Verify}
+	err = gate.ask(ctx, req.TransactionalID, p, []metadata.TxnPartition{at}, req.Version >= 5)[0]
+	switch {
+	case errors.Is(err, txn.ErrFenced):
+		err = errFencedProducer
+	case errors.Is(err, txn.ErrNotInTxn):
+		err = errNotInTransaction
+	}
+	return guard, err
+}
+
+// txnOffsetCommit is one request on its way.
+type txnOffsetCommit struct {
+	call    *protocol.Call
+	version int16
+	resp    *kmsg.TxnOffsetCommitResponse
+	at      []commitPlace // where the offsets that the group decides on stand in resp
+}
+
+// topic answers for partitions that do not exist and adds the others to r.
+func (o *txnOffsetCommit) topic(im *metadata.Image, t *kmsg.TxnOffsetCommitRequestTopic, r *group.TxnCommit) {
+	out := kmsg.NewTxnOffsetCommitResponseTopic()
+	out.Topic, out.TopicID = t.Topic, t.TopicID
+	name, missing := t.Topic, error(nil)
+	if o.version >= 6 {
+		if name, missing = nameOf(im, t.TopicID); missing == nil {
+			out.Topic = name
+		}
+	}
+	for _, p := range t.Partitions {
+		a := kmsg.NewTxnOffsetCommitResponseTopicPartition()
+		a.Partition = p.Partition
+		id, err := uuid.UUID{}, missing
+		if err == nil {
+			id, err = known(im, name, p.Partition)
+		}
+		if a.ErrorCode = codeOf(err); err == nil {
+			o.at = append(o.at, commitPlace{len(o.resp.Topics), len(out.Partitions)})
+			r.Offsets = append(r.Offsets, group.CommitOffset{
+				Topic: name, TopicID: id, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: text(p.Metadata),
+			})
+		}
+		out.Partitions = append(out.Partitions, a)
+	}
+	o.resp.Topics = append(o.resp.Topics, out)
+}
+
+// done answers. What is refused as a whole is the error of each partition that was asked about.
+func (o *txnOffsetCommit) done(a group.Answer, err error) {
+	for i, at := range o.at {
+		each := err
+		if err == nil {
+			each = a.(*group.CommitAnswer).Errs[i]
+		}
+		o.resp.Topics[at.topic].Partitions[at.partition].ErrorCode = codeOf(each)
+	}
+	o.call.Reply(o.resp)
+}
