@@ -67,6 +67,7 @@ type produce struct {
 	rules batch.Rules
 	opts  replica.AppendOptions
 	seen  map[*replica.Partition]struct{} // only in requests for several partitions
+	wakes replica.Wakes                   // followers to be woken when all partitions are appended
 	first error                           // for acks=0, whose only answer is the end of the connection
 	asked []txnAsked                      // partitions whose transaction had to be asked about
 
@@ -106,6 +107,8 @@ func (p *produce) begin(r *protocol.ProduceRequest) {
 func (p *produce) appendAll(r *protocol.ProduceRequest) {
 	rest := p.all
 	several := len(rest) > 1
+	p.opts.Wakes = &p.wakes
+	defer p.wakes.Fire()
 	for i := range r.Topics {
 		t := &r.Topics[i]
 		results := rest[:len(t.Partitions):len(t.Partitions)]

@@ -49,6 +49,9 @@ func (l *Log) readOnce(o ReadOptions) (Slice, error) {
 		if err != nil {
 			return Slice{}, err
 		}
+		if pos, ok := l.hints.get(segs[i], o.From); ok && pos < limit && limit-pos <= int64(o.MaxBytes) {
+			return l.slice(segs[i], located{pos: pos}, limit, before, o) // all there is, from where a batch begins
+		}
 		b, ok, err := l.locate(segs[i], o.From, limit)
 		if err != nil {
 			return Slice{}, err

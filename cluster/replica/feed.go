@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -207,23 +208,51 @@ func (f *Feed) Forget(topic uuid.UUID, index int32) {
 }
 
 // offerLocked is called with the partition's lock when its end, high watermark or log start may have moved.
-func (c *cursor) offerLocked(end, hw int64) {
+func (c *cursor) offerLocked(end, hw int64, w *Wakes) {
 	start := c.p.log.Start()
 	switch {
 	case c.asked:
 	case c.answer.Diverging != nil || c.from != end || c.from < start:
-		c.feed.ready(c, true)
+		if c.feed.line(c, true, w == nil) {
+			w.add(c.feed)
+		}
 	case hw > c.toldHW || start > c.toldStart:
 		c.feed.ready(c, false)
 	}
 }
 
+// Wakes gathers the followers that appends have something for, so that what one request appends to several partitions
+// reaches a follower in one answer. It belongs to one goroutine. Nil wakes at once.
+type Wakes struct{ feeds []*Feed }
+
+func (w *Wakes) add(f *Feed) {
+	if w != nil && !slices.Contains(w.feeds, f) {
+		w.feeds = append(w.feeds, f)
+	}
+}
+
+// Fire wakes them. It must be called after the last append.
+func (w *Wakes) Fire() {
+	for _, f := range w.feeds {
+		f.mu.Lock()
+		if f.mu.urgent > 0 {
+			f.wakeLocked(true)
+		}
+		f.mu.Unlock()
+	}
+	clear(w.feeds)
+	w.feeds = w.feeds[:0]
+}
+
 // ready puts a cursor in line for the next answer, and wakes the fetch that waits if it is urgent. It never waits.
-func (f *Feed) ready(c *cursor, urgent bool) {
+func (f *Feed) ready(c *cursor, urgent bool) { f.line(c, urgent, true) }
+
+// line puts a cursor in line. With wake unset it only tells whether a fetch is to be woken.
+func (f *Feed) line(c *cursor, urgent, wake bool) (waits bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.mu.ended {
-		return
+		return false
 	}
 	if !c.listed {
 		c.listed = true
@@ -233,6 +262,13 @@ func (f *Feed) ready(c *cursor, urgent bool) {
 		c.urgent = true
 		f.mu.urgent++
 	}
+	if wake {
+		f.wakeLocked(urgent)
+	}
+	return f.mu.wake != nil
+}
+
+func (f *Feed) wakeLocked(urgent bool) {
 	if wake := f.mu.wake; wake != nil {
 		if urgent {
 			f.mu.wake = nil

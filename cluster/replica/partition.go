@@ -193,7 +193,7 @@ func (p *Partition) Become(m metadata.Partition, peers ...partition.Peer) {
 	}
 	p.role.Store(next)
 	change := p.leadLocked(next, moved)
-	committed, more := p.advanceLocked(woken)
+	committed, more := p.advanceLocked(woken, nil)
 	waits := p.startedLocked()
 	if moved {
 		waits = p.endWaitsLocked(cmpErr(next.err, next.notLeader()))

@@ -19,7 +19,9 @@ type AppendOptions struct {
 	Now     time.Time // wall clock, once per request
 	Records int       // for the topic's counter
 	// Guard is set for a batch that begins a transaction about which the coordinator was asked after it was taken.
-	Guard  *storage.TxnGuard
+	Guard *storage.TxnGuard
+	// Wakes, if set, gathers the followers to be woken; the caller fires it after its last append.
+	Wakes  *Wakes
 	marker bool // b ends a transaction
 }
 
@@ -71,7 +73,7 @@ func (p *Partition) append(r *role, b batch.Batch, o AppendOptions) (Appended, e
 		p.topic.recordsIn.Add(int64(o.Records))
 		p.appended.Add(int64(len(b)))
 	}
-	committed := p.advance(r.meta.LeaderEpoch, a.Last+1) || mutant.On(1)
+	committed := p.advance(r.meta.LeaderEpoch, a.Last+1, o.Wakes) || mutant.On(1)
 	return Appended{Appended: a, Epoch: r.meta.LeaderEpoch, Committed: committed}, nil
 }
 
@@ -89,10 +91,10 @@ func (p *Partition) appendFailed(err error) error {
 }
 
 // advance moves the high watermark after an append and reports whether it has passed end in the leadership of epoch.
-func (p *Partition) advance(epoch metadata.LeaderEpoch, end int64) bool {
+func (p *Partition) advance(epoch metadata.LeaderEpoch, end int64, w *Wakes) bool {
 	var space [8]*Waiter
 	p.mu.Lock()
-	done, woken := p.advanceLocked(space[:0])
+	done, woken := p.advanceLocked(space[:0], w)
 	r := p.role.Load()
 	committed := r.err == nil && r.leads && r.meta.LeaderEpoch == epoch && p.log.HighWatermark() >= end
 	p.mu.Unlock()
@@ -103,7 +105,7 @@ func (p *Partition) advance(epoch metadata.LeaderEpoch, end int64) bool {
 
 // advanceLocked asks the leader's machine where the high watermark stands, offers the followers what is new, and returns
 // who is to be told after the lock.
-func (p *Partition) advanceLocked(woken []*Waiter) (*CommitWait, []*Waiter) {
+func (p *Partition) advanceLocked(woken []*Waiter, w *Wakes) (*CommitWait, []*Waiter) {
 	if p.mu.lead == nil {
 		return nil, woken
 	}
@@ -115,7 +117,7 @@ func (p *Partition) advanceLocked(woken []*Waiter) (*CommitWait, []*Waiter) {
 	}
 	after := p.log.HighWatermark()
 	for _, c := range p.mu.cursors {
-		c.offerLocked(end, after)
+		c.offerLocked(end, after, w)
 	}
 	readable := p.countReadable(appended, before, after, end)
 	if p.mu.parked.head != nil {
@@ -201,7 +203,7 @@ func (p *Partition) synced() {
 	switch {
 	case r.err != nil || !p.Settings().Log.Fsync:
 	case r.leads:
-		p.advance(-1, 0)
+		p.advance(-1, 0, nil)
 	case p.env.synced != nil:
 		p.env.synced(p)
 	}

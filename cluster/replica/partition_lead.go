@@ -63,7 +63,7 @@ func (p *Partition) with(event func(*partition.Leader, time.Time) partition.Effe
 		return
 	}
 	effects := event(p.mu.lead, p.env.mono())
-	done, woken := p.advanceLocked(nil)
+	done, woken := p.advanceLocked(nil, nil)
 	p.mu.Unlock()
 	p.send(effects.Propose)
 	finish(done)
@@ -154,7 +154,7 @@ func (p *Partition) askIn(r *role, c *cursor, q question, proven bool, epochEnd 
 		}
 		effects = p.mu.lead.Fetched(f, p.env.mono())
 	}
-	finished, woken := p.advanceLocked(nil)
+	finished, woken := p.advanceLocked(nil, nil)
 	waits := p.startedLocked()
 	p.mu.Unlock()
 	p.send(effects.Propose)

@@ -298,7 +298,7 @@ func (p *Partition) DeleteRecords(offset int64) (lowWatermark int64, err error) 
 		if err := p.log.AdvanceStart(offset); err != nil {
 			return -1, p.appendFailed(err)
 		}
-		p.advance(-1, 0) // the followers are to hear of it
+		p.advance(-1, 0, nil) // the followers are to hear of it
 	}
 	return p.log.Start(), nil
 }

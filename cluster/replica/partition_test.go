@@ -134,7 +134,7 @@ func TestTurningFsyncOffCommitsWhatWaits(t *testing.T) {
 	s := *b.Settings()
 	s.Log.Fsync = false
 	b.topic.settings.Store(&s)
-	b.advance(-1, 0)
+	b.advance(-1, 0, nil)
 	if done.calls.Load() != 1 || done.err != nil {
 		t.Errorf("told %d times, %v", done.calls.Load(), done.err)
 	}
@@ -346,7 +346,7 @@ func TestReadCommittedStopsAtTheOpenTransaction(t *testing.T) {
 	if _, err := b.log.AppendMarker(marker, 5, testTime); err != nil {
 		t.Fatal(err)
 	}
-	b.advance(-1, 0)
+	b.advance(-1, 0, nil)
 	if res := read(true); res.StableOffset != 3 || len(res.Aborted) != 1 || res.Aborted[0].ProducerID != 9 || res.Aborted[0].First != 0 {
 		t.Errorf("after the abort: %+v", res)
 	}
