@@ -14,6 +14,7 @@ import (
 	"github.com/karstlog/karst/cluster/wire"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/protocol"
+	"github.com/karstlog/karst/protocol/private"
 	"github.com/karstlog/karst/storage"
 )
 
@@ -91,6 +92,7 @@ func (n *Node) replicaOptions() replica.Options {
 // serveBrokers serves the other brokers of the cluster, and lets new ones in.
 func (n *Node) serveBrokers(parts *stages) error {
 	apis := append(n.cluster.APIs(), wire.ServePropose(n.quorum))
+	apis = append(apis, private.Measure.Route(n.serveMeasure))
 	apis = append(apis, broker.InternalAPIs(broker.InternalOptions{Set: n.set})...)
 	s, err := protocol.NewServer(protocol.ServerOptions{
 		APIs: apis, NodeID: int32(n.id), ClusterID: n.ClusterID, Internal: true, Logger: n.log, Registry: n.registry, Poison: n.o.Poison,

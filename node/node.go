@@ -280,7 +280,7 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 	var err error
 	n.groups = coordinator.New(coordinator.Options{
 		BrokerID: n.id, Set: n.set, Config: c.Groups, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
-		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() },
+		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Remote: n.measureElsewhere,
 	})
 	n.txns = n.newTxns()
 	handlers := broker.New(broker.Options{

@@ -85,6 +85,7 @@ func (n *Node) privateAPIs(e *errands) []protocol.API {
 		later(e, private.Drain, private.Done{Failure: busy}, n.drain),
 		later(e, private.Decommission, private.Progress{Failure: busy}, n.decommission),
 		later(e, private.Remove, private.Done{Failure: busy}, n.remove),
+		later(e, private.DescribeGroups, private.Groups{Groups: []private.Group{{Failure: busy}}}, n.describeGroups),
 		later(e, private.TransferRaft, private.Done{Failure: busy}, n.transferRaft),
 	}
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/urfave/cli/v2"
+
+	"github.com/karstlog/karst/protocol/private"
 )
 
 func groupCommand(s *session) *cli.Command {
@@ -40,6 +42,7 @@ type consumerGroup struct {
 	coordinator  int32
 	members      []groupMember
 	partitions   []groupPartition
+	rebalances   []private.Rebalance
 	topics       int // topics with an offset or an assignment
 }
 

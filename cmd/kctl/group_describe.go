@@ -12,8 +12,10 @@ import (
 
 func groupDetailColumns() []column[consumerGroup] {
 	return append(groupColumns(),
-		column[consumerGroup]{key: "partitions", doc: "each partition: topic, partition, committed (null: no offset), leader_epoch and metadata of the commit, start, end, lag, time_lag_seconds (age of the " +
+		column[consumerGroup]{key: "partitions", doc: "each partition: topic, partition, committed (null: no offset), leader_epoch and metadata of the commit, committed_at (null: not told), start, end, lag, time_lag_seconds (age of the " +
 			"next record to read), member_id, client_id and host of who has it", value: func(g consumerGroup) any { return notNil(g.partitions) }},
+		column[consumerGroup]{key: "rebalances", doc: "the last rebalances, oldest first: generation, cause, member_id, reason (the client's, KIP-800), started_ms, took_ms, members, removed; empty when the " +
+			"coordinator does not tell", value: func(g consumerGroup) any { return notNil(g.rebalances) }},
 		column[consumerGroup]{key: "member_details", doc: "each member: member_id, instance_id, client_id, host, assignment (partitions by topic)", value: func(g consumerGroup) any { return notNil(g.members) }},
 	)
 }
@@ -119,9 +121,12 @@ func groupDescribeCommand(s *session) *cli.Command {
 		Description: describe("Lag is the number of records between the committed offset and the end. Time lag is the age of the record that is read next: a group that keeps up has 0. "+
 			"Offsets are those the group committed; what a member has read and not committed is not in them.",
 			"kctl group describe billing",
-			"kctl group describe billing --members",
+			"kctl group describe billing --members --history",
 			"kctl group describe billing -o json"),
-		Flags:  flagSet([]cli.Flag{&cli.BoolFlag{Name: "members", Usage: "also a line for each member"}}, outputFlags(), clientFlags()),
+		Flags: flagSet([]cli.Flag{
+			&cli.BoolFlag{Name: "members", Usage: "also a line for each member"},
+			&cli.BoolFlag{Name: "history", Usage: "also the last rebalances and why they came; Karst's coordinators remember them"},
+		}, outputFlags(), clientFlags()),
 		Action: s.groupDescribe,
 	}
 }
@@ -159,6 +164,11 @@ func (s *session) groupDescribe(c *cli.Context) error {
 		if err := g.print(s, p, c.Bool("members"), false); err != nil {
 			return err
 		}
+		if c.Bool("history") {
+			if err := g.printHistory(s, p); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -168,7 +178,11 @@ func (l *link) fullGroups(ctx context.Context, names []string) ([]consumerGroup,
 	if err != nil {
 		return nil, err
 	}
-	return groups, l.fillPartitions(ctx, groups)
+	if err := l.fillPartitions(ctx, groups); err != nil {
+		return nil, err
+	}
+	l.fillHistory(ctx, groups)
+	return groups, nil
 }
 
 func (g *consumerGroup) print(s *session, p *printer, members, rates bool) error {

@@ -17,6 +17,7 @@ type groupPartition struct {
 	Committed   *int64   `json:"committed"`
 	LeaderEpoch int32    `json:"leader_epoch"`
 	Metadata    string   `json:"metadata"`
+	CommittedAt *string  `json:"committed_at"` // null: the coordinator does not tell
 	Start       *int64   `json:"start"`
 	End         *int64   `json:"end"`
 	Lag         *int64   `json:"lag"`
