@@ -16,12 +16,13 @@ import (
 // LogDirs knows the directories. storage.Dirs does.
 type LogDirs interface {
 	Describe() []storage.DirInfo
+	Move(tp storage.TopicPartition, path string) error
 }
 
 type logDirsAPI struct{ dirs LogDirs }
 
 func (h *logDirsAPI) apis() []protocol.API {
-	return []protocol.API{protocol.Route(0, 5, h.describeLogDirs)}
+	return []protocol.API{protocol.Route(0, 2, h.alterReplicaLogDirs), protocol.Route(0, 5, h.describeLogDirs)}
 }
 
 func (h *logDirsAPI) describeLogDirs(c *protocol.Call, r *kmsg.DescribeLogDirsRequest) {
@@ -71,7 +72,7 @@ func dirTopics(logs []storage.LogInfo, wanted map[storage.TopicPartition]struct{
 			topics = append(topics, t)
 		}
 		p := kmsg.NewDescribeLogDirsResponseDirTopicPartition()
-		p.Partition, p.Size = l.Partition, l.Size
+		p.Partition, p.Size, p.IsFuture, p.OffsetLag = l.Partition, l.Size, l.Future, l.Lag
 		topics[i].Partitions = append(topics[i].Partitions, p)
 	}
 	slices.SortFunc(topics, func(a, b kmsg.DescribeLogDirsResponseDirTopic) int {

@@ -152,6 +152,7 @@ type Dirs struct {
 	meter       *dirsMetrics
 
 	cleaner cleanerState
+	moves   moves
 
 	slotOf   sync.Map        // *Log to *slot, for callers on the hot path
 	failures chan *directory // directories whose watch noticed a failure; Run takes them offline
@@ -210,6 +211,8 @@ type LogInfo struct {
 	TopicPartition
 	TopicID uuid.UUID
 	Size    int64
+	Future  bool  // on its way here from another directory
+	Lag     int64 // offsets that are missing here, of one that is on its way
 }
 
 // OpenDirs locks the directories, checks whose they are and reads what the last run left in them. It opens no log. A
@@ -222,6 +225,7 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	}
 	d := &Dirs{o: o, incarnation: o.Incarnation, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
 	d.mu.slots = map[TopicPartition]*slot{}
+	d.moves.wake = make(chan struct{}, 1)
 	d.cleaner.wake, d.cleaner.throttle.mono = make(chan struct{}, 1), o.Mono
 	d.cleaner.options.Store(o.Cleaner.filled())
 	for _, path := range o.Paths {
@@ -313,9 +317,10 @@ func (d *Dirs) Describe() []DirInfo {
 			} else if s.hint.ends != nil {
 				size = s.hint.ends.Size
 			}
-			i.Logs = append(i.Logs, LogInfo{s.tp, s.id, size})
+			i.Logs = append(i.Logs, LogInfo{TopicPartition: s.tp, TopicID: s.id, Size: size})
 		}
 		d.mu.RUnlock()
+		i.Logs = append(i.Logs, d.future(dir)...)
 		out = append(out, i)
 	}
 	return out
@@ -409,6 +414,7 @@ func (d *Dirs) Run(ctx context.Context) error {
 	}
 	wg.Go(func() { d.watchDisks(ctx) })
 	wg.Go(func() { d.runCleaner(ctx) })
+	wg.Go(func() { d.runMoves(ctx) })
 	wg.Wait()
 	return nil
 }

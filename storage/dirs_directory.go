@@ -21,7 +21,7 @@ import (
 const (
 	suffixDelete = "-delete" // to be unlinked
 	suffixStray  = "-stray"  // of no partition that the cluster knows
-	suffixFuture = "-future" // being filled by a move between directories; not used here
+	suffixFuture = "-future" // being filled by a move between directories
 )
 
 const lockFile = ".lock"
@@ -123,7 +123,7 @@ func (d *Dirs) scan(dir *directory) error {
 		path := filepath.Join(dir.path, e.Name())
 		tp, kind := parseDirName(e.Name())
 		switch kind {
-		case suffixDelete:
+		case suffixDelete, suffixFuture: // the log that a copy was being made of is in another directory
 			dir.reap.add(doomedDir{path: path, due: d.clock.monotonic()})
 		case suffixStray:
 			dir.reap.add(d.strayFound(dir, path))
@@ -162,14 +162,46 @@ func (d *Dirs) found(dir *directory, tp TopicPartition, points map[TopicPartitio
 		s.id = id
 	}
 	if first := d.mu.slots[tp]; first != nil {
-		d.o.Logger.Error("partition is in two log directories; the first one is used if it is of the right topic",
-			"topic", tp.Topic, "partition", tp.Partition, "dir", first.dir.path, "second", dir.path)
-		first.twins = append(first.twins, s)
+		if s.id == first.id && longerThan(s, first) { // a move was interrupted, and went on in the other one
+			d.mu.slots[tp] = s
+			first.dir.count--
+			dir.count++
+			first, s = s, first
+			first.twins = append(s.twins, s)
+		} else {
+			first.twins = append(first.twins, s)
+		}
+		d.o.Logger.Error("partition is in two log directories; the longer log is used if it is of the right topic",
+			"topic", tp.Topic, "partition", tp.Partition, "dir", first.dir.path, "second", s.dir.path)
 		return nil
 	}
 	dir.count++
 	d.mu.slots[tp] = s
 	return nil
+}
+
+// longerThan tells whether the log of a goes further than that of b, as the names and sizes of the files have it.
+func longerThan(a, b *slot) bool {
+	baseA, sizeA := lastFile(a)
+	baseB, sizeB := lastFile(b)
+	return baseA > baseB || baseA == baseB && sizeA > sizeB
+}
+
+// lastFile is the base offset and the size of a partition's last segment; -1 when there is none.
+func lastFile(s *slot) (base, size int64) {
+	base = -1
+	entries, err := s.dir.fs.ReadDir(s.path())
+	if err != nil {
+		return -1, 0
+	}
+	for _, e := range entries { // in order
+		if b, suffix, ok := parseSegmentName(e.Name()); ok && suffix == suffixLog {
+			if i, err := e.Info(); err == nil {
+				base, size = b, i.Size()
+			}
+		}
+	}
+	return base, size
 }
 
 // topicIDOf reads whose records a partition's directory holds; zero when that is not known.
