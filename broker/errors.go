@@ -261,7 +261,6 @@ var errorTable = []errorRow{
 	typed[*quorum.NotSentError]("quorum.NotSentError", codeRequestTimedOut, codeRequestTimedOut),
 	typed[*quorum.RemovedError]("quorum.RemovedError", codeUnknown, codeUnknown),
 	typed[*quorum.FencedError]("quorum.FencedError", codeUnknown, codeUnknown),
-	typed[*quorum.DivergedError]("quorum.DivergedError", codeUnknown, codeUnknown),
 	typed[*quorum.DamageError]("quorum.DamageError", codeUnknown, codeUnknown),
 	typed[*quorum.IdentityError]("quorum.IdentityError", codeUnknown, codeUnknown),
 	typed[*quorum.LockedError]("quorum.LockedError", codeUnknown, codeUnknown),

@@ -41,17 +41,6 @@ type Answer struct {
 // knows. Brokers compare it: (Image().Index(), Image().Checksum()) of one is looked up by the others.
 func (q *Quorum) ChecksumAt(index uint64) (uint64, bool) { return q.machine.sums.at(index) }
 
-// CheckImage compares this node's image with what the leader says the image after the command at index is. One that
-// differs must not go on (*DivergedError, also from Run): a broker acts on what no other believes.
-func (q *Quorum) CheckImage(index, sum uint64) error {
-	if own, ok := q.ChecksumAt(index); ok && own != sum && !q.IsLeader() {
-		err := &DivergedError{Index: index, Own: own, Leader: sum}
-		q.fail(err)
-		return err
-	}
-	return nil
-}
-
 // Stats tells about this node's part.
 type Stats struct {
 	State        string // Leader, Follower, Candidate, Shutdown

@@ -117,11 +117,3 @@ func (e *FencedError) Error() string {
 	}
 	return fmt.Sprintf("the peer is of a cluster before its recovery (generation %d, not %d): empty its --data and let it join again", e.Peer, e.Own)
 }
-
-// DivergedError says that this node's image is not the leader's, though both have applied the same log.
-type DivergedError struct{ Index, Own, Leader uint64 }
-
-func (e *DivergedError) Error() string {
-	return fmt.Sprintf("metadata differs from the leader's at index %d (checksum %x, not %x): empty this node's --data and let it join again",
-		e.Index, e.Own, e.Leader)
-}

@@ -242,7 +242,7 @@ func TestLeaderWithHungDiskIsReplaced(t *testing.T) {
 			}
 		}
 		others[0].create(t, 20, 21)
-		if took := time.Since(begin); took > 10*time.Second {
+		if took := time.Since(begin); took > 8*time.Second {
 			t.Errorf("another leader after %s", took)
 		}
 		if leader.IsLeader() {

@@ -216,11 +216,33 @@ func (q *Quorum) transport() raft.Transport {
 	}
 	s := newStreams(q.serverID, q.o.Network)
 	q.streams.Store(s)
-	return raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	return &transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, Logger: raftLogger(q.o.Logger), MaxPool: streamPool, Timeout: rpcTimeout,
 		// Pipelined replication does not recover from an append that was refused once (hashicorp/raft issue 612).
 		MaxRPCsInFlight: 1,
-	})
+	}), q.log}
+}
+
+// transport asks for no votes while this server's disk hangs: it would win, having all entries, and lead nobody.
+type transport struct {
+	*raft.NetworkTransport
+	log *logStore
+}
+
+// RequestVote is part of raft.Transport.
+func (t *transport) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, a *raft.RequestVoteResponse) error {
+	if t.log.stalled.Load() {
+		return &StallError{Path: t.log.path, After: t.log.timeout}
+	}
+	return t.NetworkTransport.RequestVote(id, to, q, a)
+}
+
+// RequestPreVote is part of raft.WithPreVote.
+func (t *transport) RequestPreVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestPreVoteRequest, a *raft.RequestPreVoteResponse) error {
+	if t.log.stalled.Load() {
+		return &StallError{Path: t.log.path, After: t.log.timeout}
+	}
+	return t.NetworkTransport.RequestPreVote(id, to, q, a)
 }
 
 func loopback(id raft.ServerID) raft.Transport {

@@ -79,31 +79,6 @@ func TestRecoverNeedsAMember(t *testing.T) {
 	}
 }
 
-// TestAnImageThatDiffersStopsTheNode: it would act on what no other believes.
-func TestAnImageThatDiffersStopsTheNode(t *testing.T) {
-	tr := begin(t, shape{nodes: 3})
-	tr.leader().create(t, 0, 3)
-	tr.agree()
-	odd := tr.followers()[0]
-	im := tr.leader().Image()
-	if err := odd.CheckImage(im.Index(), im.Checksum()); err != nil {
-		t.Errorf("the same image: %v", err)
-	}
-	if err := odd.CheckImage(im.Index()+1000, 1); err != nil {
-		t.Errorf("an index that is not known: %v", err)
-	}
-	if err := tr.leader().CheckImage(im.Index(), 1); err != nil {
-		t.Errorf("the leader itself: %v", err)
-	}
-	if err := odd.CheckImage(im.Index(), im.Checksum()+1); !errors.As(err, new(*DivergedError)) {
-		t.Errorf("another image: %v", err)
-	}
-	if err := odd.stop(); !errors.As(err, new(*DivergedError)) {
-		t.Errorf("it ends with %v", err)
-	}
-	tr.kill(odd)
-}
-
 // TestChecksumsOfOldImages are known for a while.
 func TestChecksumsOfOldImages(t *testing.T) {
 	var c checksums

@@ -31,7 +31,7 @@ type logStore struct {
 	exited  chan struct{}
 	working atomic.Bool
 	stuck   atomic.Bool // that goroutine is in a write that does not end
-	stalled bool        // the last write was given up; only StoreLogs looks, which Raft calls from one goroutine
+	stalled atomic.Bool // the last write was given up
 
 	// replay holds the entries after the snapshot that open has read and checked, until they are applied: Raft asks for
 	// each of them twice at start.
@@ -143,15 +143,15 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 func (s *logStore) outcome(job *storeJob) error {
 	if !job.state.CompareAndSwap(jobOpen, jobGivenUp) {
 		<-job.done
-		s.stalled = false
+		s.stalled.Store(false)
 		return job.err
 	}
 	err := &StallError{Path: s.path, After: s.timeout}
-	if s.stalled {
+	if s.stalled.Load() {
 		s.stuck.Store(true)
 		s.fatal(err)
 	}
-	s.stalled = true
+	s.stalled.Store(true)
 	return err
 }
 
