@@ -27,7 +27,7 @@ func (c *Cluster) APIs() []protocol.API {
 type DivergedError struct{ Index uint64 }
 
 func (e *DivergedError) Error() string {
-	return fmt.Sprintf("the metadata of this broker differs from that of the others at index %d; stop it, move its raft directory away and let it join again", e.Index)
+	return fmt.Sprintf("the metadata of this broker differs from that of the others at index %d: empty its --data and let it join again", e.Index)
 }
 
 // ReplacedError says that another process has registered with this broker's id.
@@ -52,7 +52,13 @@ func (c *Cluster) runHeartbeats(ctx context.Context) error {
 			continue
 		}
 		a, err := c.beat(ctx, leader)
-		if err == nil && a.GetDiverged() {
+		if err != nil {
+			continue
+		}
+		if m, ok := memberOf(a.GetBroker(), a.GetIncarnation()); ok {
+			c.signs.answered(m, c.o.Mono())
+		}
+		if a.GetDiverged() {
 			return &DivergedError{c.Image().Index()}
 		}
 	}
@@ -78,7 +84,7 @@ func (c *Cluster) heartbeat(call *protocol.Call, q *wire.PbHeartbeat) {
 			c.signs.reached(m.Broker, q.GetIndex(), c.o.Mono())
 		}
 		if sum, known := c.o.Quorum.ChecksumAt(q.GetIndex()); known && a.GetLeads() {
-			a.Diverged = c.compare(m.Broker, q.GetIndex(), sum == q.GetChecksum())
+			a.Diverged = c.compare(m.Broker, q, sum)
 		}
 	}
 	wire.Heartbeat.Reply(call, a)
@@ -94,15 +100,16 @@ func memberOf(broker int32, incarnation []byte) (metadata.Member, bool) {
 
 // compare notes whether a broker's image agrees with this one, the controller's. It answers whether the broker is the odd
 // one: when most others disagree, this one is, and gives up instead.
-func (c *Cluster) compare(id metadata.BrokerID, index uint64, same bool) bool {
+func (c *Cluster) compare(id metadata.BrokerID, q *wire.PbHeartbeat, own uint64) bool {
+	same := q.GetChecksum() == own
 	differ, others := c.signs.compared(id, same), len(c.Image().Brokers())-1
 	if same {
 		return false
 	}
-	c.o.Logger.Error("metadata differs", "broker", id, "index", index)
+	c.o.Logger.Error("metadata differs", "broker", id, "index", q.GetIndex())
 	if others > 1 && 2*differ > others {
 		select {
-		case c.odd <- &DivergedError{index}:
+		case c.odd <- &DivergedError{q.GetIndex()}:
 		default:
 		}
 		return false

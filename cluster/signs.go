@@ -47,6 +47,12 @@ func (s *signs) heard(m metadata.Member, now time.Time) {
 	s.mu.live.Heard(m, now)
 }
 
+func (s *signs) answered(m metadata.Member, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.live.Answered(m, now)
+}
+
 // reached notes how far a broker is. Only registered ones are asked about, so that the map is bounded by who may connect.
 func (s *signs) reached(id metadata.BrokerID, index uint64, now time.Time) {
 	s.mu.Lock()

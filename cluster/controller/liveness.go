@@ -48,6 +48,7 @@ type Liveness struct {
 type signs struct {
 	heard, noted time.Time
 	gone, given  bool // ended; given up by gossip
+	asked        bool // and asked again all the time, until now
 }
 
 // NewLiveness begins at now: nobody is suspected.
@@ -65,8 +66,15 @@ func (l *Liveness) sign(m metadata.Member, now time.Time) *signs {
 	return s
 }
 
-// Heard says that a process answered or asked something.
+// Heard says that a process asked something.
 func (l *Liveness) Heard(m metadata.Member, now time.Time) { l.sign(m, now).heard = now }
+
+// Answered says that a process answered a question which is asked every 100 ms. Its silence counts even from before this
+// one was the controller: the one before that hangs is found as soon as any other broker that does.
+func (l *Liveness) Answered(m metadata.Member, now time.Time) {
+	s := l.sign(m, now)
+	s.heard, s.asked = now, true
+}
 
 // Gone says that a process has ended: its connections broke and its port refuses.
 func (l *Liveness) Gone(m metadata.Member, now time.Time) { l.sign(m, now).gone = true }
@@ -84,6 +92,9 @@ func (l *Liveness) Begin(now time.Time) { l.since, l.last = now, now }
 func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata.Member) []Verdict {
 	if now.Sub(l.last) > standstill {
 		l.since = now
+		for _, s := range l.of {
+			s.asked = false
+		}
 	}
 	l.last = now
 	var silent, out []Verdict
@@ -91,10 +102,16 @@ func (l *Liveness) Tick(now time.Time, brokers []*metadata.Broker, self metadata
 	for _, b := range brokers {
 		m := metadata.Member{Broker: b.ID, Incarnation: b.Incarnation}
 		registered[m] = true
-		if b.Fenced || m == self {
+		if m == self {
 			continue
 		}
 		s := l.of[m]
+		if b.Fenced { // what is known of it counts no more when it registers again
+			if s != nil {
+				*s = signs{heard: now, noted: now}
+			}
+			continue
+		}
 		if s == nil { // it has registered just now: its silence begins here
 			s = l.sign(m, now)
 		}
@@ -130,7 +147,7 @@ func (l *Liveness) Quiet(m metadata.Member, now time.Time) time.Duration {
 
 // quiet is how long nothing was heard.
 func (l *Liveness) quiet(s *signs, now time.Time) time.Duration {
-	if s == nil || s.heard.Before(l.since) {
+	if s == nil || s.heard.Before(l.since) && !s.asked {
 		return now.Sub(l.since)
 	}
 	return now.Sub(s.heard)

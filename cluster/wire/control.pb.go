@@ -98,7 +98,7 @@ type PbHeartbeatAnswer struct {
 	Broker        int32                  `protobuf:"varint,1,opt,name=broker" json:"broker,omitempty"`
 	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"`
 	Leads         bool                   `protobuf:"varint,3,opt,name=leads" json:"leads,omitempty"`       // the metadata log, as it knows
-	Diverged      bool                   `protobuf:"varint,4,opt,name=diverged" json:"diverged,omitempty"` // its image at index has another checksum, and most brokers agree with it
+	Diverged      bool                   `protobuf:"varint,4,opt,name=diverged" json:"diverged,omitempty"` // the asking broker's image at index is not this one's, and it is the odd one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
