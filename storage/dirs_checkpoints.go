@@ -130,7 +130,12 @@ func (d *Dirs) keepLocked(dir *directory, kind int, always bool) error {
 			b = appendCheckpointLine(b, s.tp, now[i])
 		}
 	}
-	if err := writeAtomic(dir.fs, filepath.Join(dir.path, checkpointFile(kind)), appendChecksumLine(b)); err != nil {
+	b = appendChecksumLine(b)
+	err := writeAtomic(dir.fs, filepath.Join(dir.path, checkpointFile(kind)), b)
+	if diskFull(err) && d.dropBallast(dir) {
+		err = writeAtomic(dir.fs, filepath.Join(dir.path, checkpointFile(kind)), b)
+	}
+	if err != nil {
 		return err
 	}
 	for i, s := range slots {

@@ -46,6 +46,7 @@ type directory struct {
 	count       int                     // guarded by Dirs.mu: of its slots
 	slots       atomic.Pointer[[]*slot] // of this directory, in order; nil when the map changed
 	total, free atomic.Int64            // bytes of the disk at the last look; -1 not known
+	ballasted   atomic.Bool             // the ballast file is there
 	toldFull    bool                    // the log says that the reserve is reached; of measure alone
 
 	keeping sync.Mutex              // one checkpoint at a time is written; held over I/O, never by an append
@@ -102,6 +103,9 @@ func (d *Dirs) enter(dir *directory) error {
 		return err
 	}
 	dir.scanned = true
+	if _, err := dir.fs.Stat(filepath.Join(dir.path, ballastFile)); err == nil {
+		dir.ballasted.Store(true)
+	}
 	d.measure(dir)
 	return nil
 }
@@ -266,6 +270,7 @@ func (d *Dirs) measure(dir *directory) {
 		room -= min(reserve/20, 64<<20)
 	}
 	dir.watch.budget.Store(room)
+	d.ballast(dir, free, room)
 	full := room < 0
 	if dir.watch.full.Store(full); full != dir.toldFull {
 		dir.toldFull = full

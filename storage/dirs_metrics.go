@@ -13,6 +13,7 @@ type dirsMetrics struct {
 	registry   prometheus.Registerer
 	syncs      prometheus.Histogram
 	syncErrors prometheus.Counter
+	scrubbed   prometheus.Counter
 	cleaner    cleanerMetrics
 	registered []prometheus.Collector
 }
@@ -29,10 +30,13 @@ func newDirsMetrics(d *Dirs) *dirsMetrics {
 		}),
 	}
 	m.cleaner = newCleanerMetrics()
+	m.scrubbed = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "karst_storage_scrubbed_bytes_total", Help: "Bytes of closed segments that were read again to check them.",
+	})
 	if m.registry == nil {
 		return m
 	}
-	for _, c := range append(m.cleaner.all(), m.syncs, m.syncErrors, m) {
+	for _, c := range append(m.cleaner.all(), m.scrubbed, m.syncs, m.syncErrors, m) {
 		if m.registry.Register(c) == nil {
 			m.registered = append(m.registered, c)
 		}

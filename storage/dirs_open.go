@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/karstlog/karst/internal/uuid"
@@ -254,7 +255,7 @@ func (d *Dirs) place(r OpenRequest) (*directory, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
 	var best *directory
-	for _, dir := range d.dirs {
+	for _, dir := range d.candidates() {
 		if err := dir.offline(); err != nil {
 			if !r.New && !dir.scanned {
 				return nil, err // it may be in there
@@ -270,6 +271,19 @@ func (d *Dirs) place(r OpenRequest) (*directory, error) {
 		return nil, d.dirs[0].offline()
 	}
 	return best, nil
+}
+
+// candidates are the directories for new logs: those that are not cordoned off, or all when every one that works is.
+func (d *Dirs) candidates() []*directory {
+	open := slices.DeleteFunc(slices.Clone(d.dirs), func(dir *directory) bool {
+		return dir.offline() == nil && slices.ContainsFunc(d.o.Cordoned, func(path string) bool {
+			return path == "*" || filepath.Clean(path) == filepath.Clean(dir.path)
+		})
+	})
+	if slices.ContainsFunc(open, func(dir *directory) bool { return dir.offline() == nil }) {
+		return open
+	}
+	return d.dirs
 }
 
 // syncNames makes the names of new directories durable, one sync for all in a log directory.

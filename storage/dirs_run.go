@@ -19,7 +19,7 @@ func (d *Dirs) runDirectory(ctx context.Context, dir *directory) {
 	for range d.o.SyncWorkers {
 		wg.Go(func() { d.syncWorker(ctx, dir) })
 	}
-	for _, work := range []func(context.Context, *directory){d.flusher, d.keeper, d.tender, d.runReaper} {
+	for _, work := range []func(context.Context, *directory){d.flusher, d.keeper, d.tender, d.runReaper, d.scrubber} {
 		wg.Go(func() { work(ctx, dir) })
 	}
 	ended := make(chan struct{})

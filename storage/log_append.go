@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"syscall"
 	"time"
 
 	"github.com/karstlog/karst/internal/vfs"
@@ -253,7 +252,7 @@ func (l *Log) writeFailed(err error) error {
 	if err == nil || errors.Is(err, errRetired) {
 		return l.check()
 	}
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+	if diskFull(err) {
 		return &FullError{Dir: l.dir(), Err: err}
 	}
 	return fmt.Errorf("append to %s: %w", l.dir(), err)
