@@ -75,6 +75,9 @@ type Options struct {
 	Settings []string // name=value, each given as --set
 	Flags    []string // further flags of serve
 	Files    int      // limit on open files, soft and hard; 0: the test's own
+	Together bool     // it has addresses for other brokers, too
+	// Namespace is the network namespace to run in, made by the test, and Host an address in it on which all ports are free.
+	Namespace, Host string
 }
 
 // Broker is a kctl serve that is started, killed and stopped on the same addresses and data.
@@ -82,6 +85,8 @@ type Broker struct {
 	Data string
 	Addr string // for clients
 	HTTP string // for /readyz and /metrics
+	// Cluster and Gossip are for other brokers; empty without Options.Together.
+	Cluster, Gossip string
 
 	t    testing.TB
 	o    Options
@@ -109,9 +114,7 @@ func New(t testing.TB, o Options) *Broker {
 	if b.Data == "" {
 		b.Data = filepath.Join(dir, "data")
 	}
-	pid := os.Getpid()
-	host := fmt.Sprintf("127.%d.%d.%d", 16+pid%200, pid/200%256, 1+hosts.Add(1)%250)
-	b.Addr, b.HTTP = freeAddr(t, host), freeAddr(t, host)
+	b.Move()
 	var err error
 	if b.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
 		t.Fatal(err)
@@ -127,6 +130,21 @@ func New(t testing.TB, o Options) *Broker {
 	return b
 }
 
+// Move gives the broker a host and ports of its own; a running one keeps what it has until it is started again.
+func (b *Broker) Move() {
+	b.t.Helper()
+	if h := b.o.Host; h != "" {
+		b.Addr, b.HTTP, b.Cluster, b.Gossip = h+":9092", h+":9644", h+":9093", h+":7946"
+		return
+	}
+	pid := os.Getpid()
+	host := fmt.Sprintf("127.%d.%d.%d", 16+pid%200, pid/200%256, 1+hosts.Add(1)%250)
+	b.Addr, b.HTTP = freeAddr(b.t, host), freeAddr(b.t, host)
+	if b.o.Together {
+		b.Cluster, b.Gossip = freeAddr(b.t, host), freeAddr(b.t, host)
+	}
+}
+
 func freeAddr(t testing.TB, host string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", host+":0")
@@ -140,16 +158,49 @@ func freeAddr(t testing.TB, host string) string {
 // Command is the command line that Start runs.
 func (b *Broker) Command() *exec.Cmd {
 	args := []string{"serve", "--data", b.Data, "--listen", b.Addr, "--http-addr", b.HTTP}
+	if b.o.Together {
+		args = append(args, "--cluster-addr", b.Cluster, "--gossip-addr", b.Gossip)
+	}
 	for _, s := range b.o.Settings {
 		args = append(args, "--set", s)
 	}
 	args = append(args, b.o.Flags...)
+	if ns := b.o.Namespace; ns != "" { // ip becomes kctl: signals reach it
+		return exec.Command("ip", append([]string{"netns", "exec", ns, Binary(b.t)}, args...)...)
+	}
 	if b.o.Files == 0 {
 		return exec.Command(Binary(b.t), args...)
 	}
 	limited := []string{"-c", "ulimit -n " + strconv.Itoa(b.o.Files) + ` && exec "$0" "$@"`, Binary(b.t)}
 	return exec.Command("/bin/sh", append(limited, args...)...)
 }
+
+// SetFlags replaces the further flags of serve, from the next start on.
+func (b *Broker) SetFlags(flags ...string) { b.o.Flags = flags }
+
+// Signal sends a signal: SIGSTOP, SIGCONT.
+func (b *Broker) Signal(sig syscall.Signal) {
+	b.t.Helper()
+	if err := b.run.cmd.Process.Signal(sig); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// Running tells whether there is a process.
+func (b *Broker) Running() bool {
+	if b.run == nil {
+		return false
+	}
+	select {
+	case <-b.run.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// Served tells whether this life has announced that it serves clients.
+func (b *Broker) Served() bool { return strings.Contains(b.Log()[b.from:], "ready in") }
 
 // Launch starts the process and does not wait until it serves.
 func (b *Broker) Launch() {
@@ -173,7 +224,7 @@ func (b *Broker) Start() time.Duration {
 	b.t.Helper()
 	began := time.Now()
 	b.Launch()
-	b.Await("serve clients", func() bool { return strings.Contains(b.Log()[b.from:], "ready in") })
+	b.Await("serve clients", b.Served)
 	return time.Since(began)
 }
 

@@ -1,0 +1,104 @@
+package chaos
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/karstlog/karst/internal/check"
+	"github.com/karstlog/karst/test/internal/proc"
+)
+
+// underLoad is a cluster of three with writers on it.
+func underLoad(t *testing.T, brokers int) (*proc.Cluster, *load) {
+	t.Helper()
+	c := proc.NewCluster(t, brokers)
+	c.Start()
+	c.AwaitHealth()
+	l := newLoad(t, c.Bootstrap(), 6)
+	l.createTopic(3)
+	c.AwaitHealth()
+	l.start(loadOptions{Producers: 2, Consumers: 1, Pace: time.Millisecond})
+	return c, l
+}
+
+// calm lets the load run for a while without faults; not a wait for anything.
+func calm() { time.Sleep(time.Second) }
+
+// TestKilledLeaderIsReplaced measures how long writers wait when the leader of a partition is killed.
+func TestKilledLeaderIsReplaced(t *testing.T) {
+	c, l := underLoad(t, 3)
+	var faults []check.Fault
+	var victims []int32
+	for round := range *rounds {
+		calm()
+		p := int32(round) % l.partitions
+		id := leaderOf(t, l, p)
+		from := l.now()
+		c.Broker(id).Kill()
+		leaderOf(t, l, p)
+		calm()
+		faults, victims = append(faults, check.Fault{What: "kill", From: from, To: l.now()}), append(victims, p)
+		c.Broker(id).Start()
+		c.AwaitHealth()
+	}
+	l.end()
+	report(t, l, "kill -9 of a leader", faults, victims)
+	compareReplicas(t, c.Brokers)
+}
+
+// TestStoppedLeaderIsReplaced measures the same for a leader that stands still, and lets it go on afterwards.
+func TestStoppedLeaderIsReplaced(t *testing.T) {
+	c, l := underLoad(t, 3)
+	var faults []check.Fault
+	var victims []int32
+	for round := range *rounds {
+		calm()
+		p := int32(round) % l.partitions
+		id := leaderOf(t, l, p)
+		from := l.now()
+		c.Broker(id).Signal(syscall.SIGSTOP)
+		time.Sleep(6 * time.Second) // how long it stands still
+		c.Broker(id).Signal(syscall.SIGCONT)
+		faults, victims = append(faults, check.Fault{What: "stop", From: from, To: l.now()}), append(victims, p)
+		c.AwaitHealth()
+	}
+	l.end()
+	report(t, l, "SIGSTOP of a leader", faults, victims)
+	compareReplicas(t, c.Brokers)
+}
+
+// TestRollingRestart restarts all brokers in turn: no client sees an error, and writers hardly wait.
+func TestRollingRestart(t *testing.T) {
+	c, l := underLoad(t, 3)
+	var faults []check.Fault
+	var victims []int32
+	for round := range *rounds {
+		for _, b := range c.Brokers {
+			calm()
+			from := l.now()
+			b.Stop()
+			b.Start()
+			c.AwaitHealth()
+			faults, victims = append(faults, check.Fault{What: "restart", From: from, To: l.now()}), append(victims, int32(round)%l.partitions)
+		}
+	}
+	l.end()
+	if n := l.errors.Load(); n > 0 {
+		t.Errorf("%d records were given up", n)
+	}
+	report(t, l, "rolling restart", faults, victims)
+	compareReplicas(t, c.Brokers)
+}
+
+// report judges the history and tells the longest gap of the partition concerned in each fault.
+func report(t *testing.T, l *load, what string, faults []check.Fault, victims []int32) {
+	t.Helper()
+	h := l.history()
+	judge(t, h, faults)
+	var gaps []time.Duration
+	for i, f := range faults {
+		gaps = append(gaps, gapAfter(h, victims[i], f.From, f.To))
+	}
+	tell(t, what, gaps)
+}
