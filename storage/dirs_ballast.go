@@ -58,4 +58,6 @@ func makeBallast(dir *directory, size int64) error {
 }
 
 // diskFull tells that there was no room for a write.
-func diskFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+func diskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
