@@ -22,6 +22,8 @@ type world struct {
 	// hw is the high watermark of each partition, has how much of it each broker has for sure.
 	hw  map[int32]int
 	has map[replica]int
+	// known is who was in ISR and ELR when they last had everything, all of them.
+	known map[int32][]metadata.BrokerID
 	// late are decisions under way.
 	late []metadata.Command
 	seen map[string]int
@@ -36,7 +38,7 @@ const brokers, partitions = 4, 3
 
 func newWorld(t *rapid.T) *world {
 	w := &world{
-		t: t, im: metadata.Empty(), life: map[metadata.BrokerID]byte{}, hw: map[int32]int{}, has: map[replica]int{},
+		t: t, im: metadata.Empty(), life: map[metadata.BrokerID]byte{}, hw: map[int32]int{}, has: map[replica]int{}, known: map[int32][]metadata.BrokerID{},
 		seen: map[string]int{},
 	}
 	for id := metadata.BrokerID(1); id <= brokers; id++ {
@@ -63,30 +65,57 @@ func incarnation(id metadata.BrokerID, life byte) uuid.UUID { return uuid.UUID{b
 func (w *world) apply(c metadata.Command) error {
 	w.index++
 	before := w.topic()
+	if before != nil {
+		w.note(before)
+	}
 	im, _, err := w.im.Apply(w.index, c)
 	w.im = im
 	if err == nil && before != nil {
-		w.lost(before)
+		w.lost(before, c)
 	}
 	w.check(c)
 	return err
 }
 
-// lost lowers the high watermark where a leader was taken who need not have everything, and that was said.
-func (w *world) lost(before *metadata.Topic) {
-	for i := range w.topic().Partitions {
-		n, p, old := int32(i), &w.topic().Partitions[i], &before.Partitions[i]
-		if p.Leader != metadata.NoBroker && p.Leader != old.Leader && !slices.Contains(old.ISR, p.Leader) && !slices.Contains(old.ELR, p.Leader) {
-			w.hw[n] = min(w.hw[n], w.has[replica{n, p.Leader}])
-		}
-		if old.Unproven && p.Leader != metadata.NoBroker {
-			w.hw[n] = min(w.hw[n], w.has[replica{n, p.Leader}])
+// note remembers who was in ISR and ELR as long as all of them have everything.
+func (w *world) note(t *metadata.Topic) {
+	for i := range t.Partitions {
+		n, p := int32(i), &t.Partitions[i]
+		all := append(slices.Clone(p.ISR), p.ELR...)
+		if !slices.ContainsFunc(all, func(id metadata.BrokerID) bool { return w.has[replica{n, id}] < w.hw[n] }) {
+			w.known[n] = all
 		}
 	}
 }
 
+// lost lowers the high watermark to what a new leader has, and sees to it that this was the most that could be saved.
+func (w *world) lost(before *metadata.Topic, c metadata.Command) {
+	for i := range w.topic().Partitions {
+		n, p, old := int32(i), &w.topic().Partitions[i], &before.Partitions[i]
+		has := w.has[replica{n, p.Leader}]
+		if p.Leader == metadata.NoBroker || p.LeaderEpoch == old.LeaderEpoch || has >= w.hw[n] {
+			continue
+		}
+		for _, id := range w.known[n] {
+			if more := w.has[replica{n, id}]; more > has && slices.Contains(p.Replicas, id) && !unclean(c) {
+				w.t.Fatalf("after %+v broker %d leads partition %d with %d of %d, and %d had %d: %+v", c, p.Leader, i, has, w.hw[n], id, more, p)
+			}
+		}
+		w.seen["lost"]++
+		w.hw[n] = has
+	}
+}
+
+func unclean(c metadata.Command) bool {
+	a, ok := c.(metadata.AlterPartitions)
+	return ok && slices.ContainsFunc(a.Changes, func(ch metadata.PartitionChange) bool { return ch.Kind == metadata.ChangeUnclean })
+}
+
 // register starts a broker again; without proof its log lost everything.
 func (w *world) register(id metadata.BrokerID, proven bool) {
+	if t := w.topic(); t != nil {
+		w.note(t)
+	}
 	old := incarnation(id, w.life[id])
 	w.life[id]++
 	c := metadata.RegisterBroker{
@@ -100,21 +129,8 @@ func (w *world) register(id metadata.BrokerID, proven bool) {
 			w.has[r] = rapid.IntRange(0, w.has[r]).Draw(w.t, "left")
 		}
 	}
-	w.alone(id, proven)
 	if err := w.apply(c); err != nil {
 		w.t.Fatalf("register: %v", err)
-	}
-}
-
-// alone: a broker without proof that is the only one left leads at once with what it has.
-func (w *world) alone(id metadata.BrokerID, proven bool) {
-	if proven || w.topic() == nil {
-		return
-	}
-	for i, p := range w.topic().Partitions {
-		if !slices.ContainsFunc(append(slices.Clone(p.ISR), append(p.ELR, p.LastKnown...)...), func(o metadata.BrokerID) bool { return o != id }) {
-			w.hw[int32(i)] = min(w.hw[int32(i)], w.has[replica{int32(i), id}])
-		}
 	}
 }
 
@@ -129,8 +145,8 @@ func (w *world) check(c metadata.Command) {
 		if len(p.ISR)+len(p.ELR) == 0 {
 			w.t.Fatalf("after %+v nobody may lead partition %d: %+v", c, i, p)
 		}
-		if p.Leader != metadata.NoBroker && (!slices.Contains(p.ISR, p.Leader) || len(p.LastKnown) > 0 || p.Unproven) {
-			w.t.Fatalf("after %+v the leader of partition %d is not in the ISR, or there is more to wait for: %+v", c, i, p)
+		if p.Leader != metadata.NoBroker && (!slices.Contains(p.ISR, p.Leader) || p.Unproven) {
+			w.t.Fatalf("after %+v the leader of partition %d is not in the ISR, or has no proof: %+v", c, i, p)
 		}
 		if p.Unproven {
 			continue

@@ -15,9 +15,12 @@ const maxBrokerID = 1 << 30
 //   - A new one with proof that its logs are as they were keeps its places in ISR and ELR. Where it led it leads on with
 //     the next epoch, by which clients and followers learn of the break (KIP-101).
 //   - Without proof it is removed from both, unless it is the last of both together. What they were is kept in LastKnown
-//     while nobody leads. The last one stays and is Unproven, unless it is alone in LastKnown: then it leads at once.
+//     until a leader shows that it lives by proposing something. The last one stays and is Unproven, unless it is alone in
+//     LastKnown: then it leads at once.
 //
-// In each case partitions that nobody leads get a leader if one of ISR or ELR may lead now.
+// In each case partitions that nobody leads get a leader if one of ISR or ELR may lead now. It need not live: when power
+// failed everywhere, those that have not registered yet look as if they did. They are then removed one by one, and the
+// last of them meets the LastKnown of the first.
 
 func (im *Image) registerBroker(c RegisterBroker) (Delta, error) {
 	b := c.Broker
@@ -88,10 +91,7 @@ func (r returning) demote(p *Partition) {
 	}
 	isr, elr := without(p.ISR, id), without(p.ELR, id)
 	if len(isr)+len(elr) > 0 {
-		p.ISR, p.ELR = isr, elr
-		if p.Leader == NoBroker {
-			p.LastKnown = known
-		}
+		p.ISR, p.ELR, p.LastKnown = isr, elr, known
 		return
 	}
 	p.ISR, p.ELR = []BrokerID{id}, nil
@@ -173,7 +173,7 @@ func (im *Image) changeBroker(b, next *Broker, changes []PartitionChange) Delta 
 		im.putBroker(next)
 		d.Brokers = []BrokerID{b.ID}
 	}
-	d.Topics, _ = im.changePartitions(changes)
+	d.Topics, _ = im.changePartitions(NoBroker, changes)
 	return d
 }
 

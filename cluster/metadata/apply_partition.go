@@ -13,8 +13,7 @@ import (
 //  1. ISR, ELR, Adding and Removing are parts of Replicas, in its order and without repetition; ISR and ELR share nobody,
 //     Adding and Removing neither.
 //  2. ISR and ELR together are not empty: the last who may have everything is never removed.
-//  3. The leader is in the ISR. While somebody leads, LastKnown is empty and Unproven false; Unproven implies an ISR of
-//     one and no ELR.
+//  3. The leader is in the ISR. Unproven implies that nobody leads, an ISR of one and no ELR.
 //  4. Everybody in ISR and ELR has everything below the high watermark. So nobody joins the ELR but from the ISR, and a
 //     command that makes the high watermark movable, by an ISR of at least MinInsync, leaves no ELR.
 //
@@ -27,15 +26,15 @@ func (im *Image) alterPartitions(c AlterPartitions) (Delta, error) {
 			return Delta{}, err
 		}
 	}
-	topics, err := im.changePartitions(c.Changes)
+	topics, err := im.changePartitions(c.Broker, c.Changes)
 	if len(topics) > 0 {
 		err = nil
 	}
 	return Delta{Topics: topics}, err
 }
 
-// changePartitions applies changes, each on its own. The error is that of the first that was refused.
-func (im *Image) changePartitions(changes []PartitionChange) ([]TopicChange, error) {
+// changePartitions applies changes that a broker or the controller (NoBroker) proposes, each on its own. The error is that of the first that was refused.
+func (im *Image) changePartitions(by BrokerID, changes []PartitionChange) ([]TopicChange, error) {
 	var refused error
 	var out []TopicChange
 	at := map[uuid.UUID]int{}
@@ -49,7 +48,7 @@ func (im *Image) changePartitions(changes []PartitionChange) ([]TopicChange, err
 		err := error(&UnknownTopicIDError{c.TopicID})
 		var p Partition
 		if ok {
-			p, err = im.changedPartition(t, c)
+			p, err = im.changedPartition(t, c, by)
 		}
 		if err != nil {
 			refused = first(refused, err)
@@ -67,7 +66,7 @@ func (im *Image) changePartitions(changes []PartitionChange) ([]TopicChange, err
 }
 
 // changedPartition checks a change and makes the partition it leads to.
-func (im *Image) changedPartition(t *Topic, c *PartitionChange) (Partition, error) {
+func (im *Image) changedPartition(t *Topic, c *PartitionChange, by BrokerID) (Partition, error) {
 	if c.Partition < 0 || int(c.Partition) >= len(t.Partitions) {
 		return Partition{}, refuse("topic %s has no partition %d", t.Name, c.Partition)
 	}
@@ -89,12 +88,12 @@ func (im *Image) changedPartition(t *Topic, c *PartitionChange) (Partition, erro
 		Replicas: slices.Clone(c.Replicas), ISR: inOrder(c.Replicas, isr), ELR: inOrder(c.Replicas, c.ELR),
 		Adding: inOrder(c.Replicas, c.Adding), Removing: inOrder(c.Replicas, c.Removing),
 		Leader: c.Leader, LeaderEpoch: old.LeaderEpoch, PartitionEpoch: old.PartitionEpoch + 1,
-		LastKnown: old.LastKnown, Unproven: old.Unproven,
+		LastKnown: inOrder(c.Replicas, old.LastKnown), Unproven: old.Unproven,
 	}
 	if next.Leader != old.Leader || c.NewEpoch {
 		next.LeaderEpoch++
 	}
-	if next.Leader != NoBroker {
+	if next.Leader != NoBroker && (by == old.Leader || c.Kind != ChangeClean) { // a leader that lives: there is nobody to wait for
 		next.LastKnown, next.Unproven = nil, false
 	}
 	for _, list := range []struct{ got, want int }{
@@ -107,7 +106,7 @@ func (im *Image) changedPartition(t *Topic, c *PartitionChange) (Partition, erro
 	if reason := next.check(int(c.MinInsync)); reason != "" {
 		return Partition{}, refuse("partition %s-%d: %s", t.Name, c.Partition, reason)
 	}
-	if reason := im.checkLeader(old, &next, c.Kind); reason != "" {
+	if reason := im.checkLeader(old, &next, c.Kind, by); reason != "" {
 		return Partition{}, refuse("partition %s-%d: %s", t.Name, c.Partition, reason)
 	}
 	return next, nil
@@ -156,7 +155,7 @@ func (p *Partition) check(bar int) string {
 }
 
 // checkLeader: on which grounds the leader leads, and who may be in ISR and ELR beside it.
-func (im *Image) checkLeader(old, next *Partition, kind ChangeKind) string {
+func (im *Image) checkLeader(old, next *Partition, kind ChangeKind, by BrokerID) string {
 	if b, ok := im.Broker(next.Leader); next.Leader != NoBroker && (!ok || b.Fenced) {
 		return "the leader is fenced"
 	}
@@ -170,8 +169,8 @@ func (im *Image) checkLeader(old, next *Partition, kind ChangeKind) string {
 		return "the ISR has no proof"
 	case kind == ChangeClean && next.Leader != old.Leader && next.Leader != NoBroker && !had(next.Leader):
 		return "the new leader was in neither ISR nor ELR"
-	case kind == ChangeClean && joins && (next.Leader == NoBroker || next.Leader != old.Leader):
-		return "a broker joins the ISR without a leader who knows it"
+	case kind == ChangeClean && joins && (next.Leader == NoBroker || next.Leader != old.Leader || by != old.Leader):
+		return "only the leader knows who may join the ISR"
 	case kind == ChangeClean:
 		return ""
 	case len(next.ISR) != 1 || len(next.ELR) != 0 || next.Leader == NoBroker:
@@ -217,7 +216,7 @@ func (p *Partition) elect(im *Image) bool {
 		p.ELR = without(inOrder(p.Replicas, append(slices.Clip(p.ISR), p.ELR...)), id)
 		p.ISR = []BrokerID{id}
 	}
-	p.Leader, p.LastKnown, p.Unproven = id, nil, false
+	p.Leader = id
 	return true
 }
 

@@ -68,7 +68,7 @@ type Partition struct {
 	PartitionEpoch PartitionEpoch
 
 	// LastKnown is ISR and ELR as they stood when the first of them came back without proof that its log is as it was.
-	// Empty as soon as somebody leads.
+	// Emptied by the first thing that a leader proposes.
 	LastKnown []BrokerID
 	// Unproven says that the last of ISR and ELR came back without proof as well. It stays in the ISR, but leads only
 	// if it has the longest log of all of LastKnown (see ChangeRecovered).

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -34,6 +35,26 @@ func commands() []Command {
 		},
 		AllocateProducerIDs{3, incarnation, 1000},
 		DeleteTopic{id},
+		RegisterBroker{
+			Broker: Broker{
+				ID: 4, Incarnation: uuid.UUID{10}, ClusterAddr: "host:9093", RaftServer: "4-x", Fenced: true, Draining: true,
+			},
+			Starts: []uuid.UUID{{11}, {10}}, Proof: ProofSynced, Fsync: true,
+		},
+		FenceBroker{ID: 4, Incarnation: uuid.UUID{10}, Changes: []PartitionChange{change(id)}},
+		DrainBroker{ID: 3, Incarnation: incarnation, Draining: true, Changes: []PartitionChange{change(id)}},
+		AllotBrokerID{Request: uuid.UUID{12}, Want: NoBroker},
+		AlterPartitions{Broker: 3, Incarnation: incarnation, Changes: []PartitionChange{change(id), change(uuid.UUID{13})}},
+		UnregisterBroker{ID: 4, Incarnation: uuid.UUID{10}},
+	}
+}
+
+// change has every field set.
+func change(topic uuid.UUID) PartitionChange {
+	return PartitionChange{
+		TopicID: topic, Partition: 1, LeaderEpoch: 2, PartitionEpoch: 3, Kind: ChangeUnclean, Leader: 3, NewEpoch: true,
+		ISR: []Member{{3, uuid.UUID{9}}, {1, uuid.UUID{}}}, ELR: []BrokerID{4}, Replicas: []BrokerID{3, 1, 4, 5},
+		Adding: []BrokerID{5}, Removing: []BrokerID{4}, MinInsync: 2,
 	}
 }
 
@@ -70,6 +91,11 @@ func TestFormatStays(t *testing.T) {
 		}
 	}
 	got := fmt.Sprintf("entry\n%ssnapshot\n%ssum %016x\n", hex.Dump(Encode(commands())), hex.Dump(snapshots.Bytes()), im.Checksum())
+	snapshots.Reset()
+	if err := several().WriteSnapshot(&snapshots); err != nil {
+		t.Fatal(err)
+	}
+	got += fmt.Sprintf("snapshot of several\n%ssum %016x\n", hex.Dump(snapshots.Bytes()), several().Checksum())
 	want, err := os.ReadFile("format.golden")
 	if err != nil || string(want) != got {
 		if os.Getenv("KARST_REWRITE") != "" {
@@ -142,13 +168,28 @@ func genCommand(t *rapid.T) Command {
 	replicas := rapid.SliceOfN(brokers, 0, 4)
 	name := rapid.SampledFrom([]string{"a", "b", "a.b", "a_b", "c.", "", ".."})
 	values := rapid.MapOfN(rapid.SampledFrom([]string{"x", "y", "z"}), rapid.SampledFrom([]string{"", "1", "2"}), 0, 3)
-	switch rapid.IntRange(0, 6).Draw(t, "kind") {
+	broker := func(min int32) BrokerID { return BrokerID(rapid.Int32Range(min, 4).Draw(t, "broker")) }
+	changes := rapid.SliceOfN(rapid.Custom(genChange), 0, 3)
+	switch rapid.IntRange(0, 11).Draw(t, "kind") {
+	case 7:
+		return FenceBroker{broker(0), id(2), changes.Draw(t, "changes")}
+	case 8:
+		return DrainBroker{broker(0), id(2), rapid.Bool().Draw(t, "draining"), changes.Draw(t, "changes")}
+	case 9:
+		return UnregisterBroker{broker(0), id(2)}
+	case 10:
+		return AllotBrokerID{id(3), broker(-1)}
+	case 11:
+		return AlterPartitions{broker(-1), id(2), changes.Draw(t, "changes")}
 	case 0:
 		return SetClusterID{id(2)}
 	case 1:
-		return RegisterBroker{Broker: Broker{
-			ID: BrokerID(rapid.Int32Range(-1, 4).Draw(t, "broker")), Incarnation: id(2), Fenced: rapid.Bool().Draw(t, "fenced"),
-		}}
+		return RegisterBroker{
+			Broker: Broker{
+				ID: broker(-1), Incarnation: id(2), Fenced: rapid.Bool().Draw(t, "fenced"), RaftServer: rapid.SampledFrom([]string{"", "a"}).Draw(t, "server"),
+			},
+			Starts: rapid.SliceOfN(rapid.Just(id(2)), 0, 2).Draw(t, "starts"), Proof: Proof(rapid.Int8Range(0, 2).Draw(t, "proof")),
+		}
 	case 2:
 		return CreateTopic{
 			ID: id(5), Name: name.Draw(t, "name"), Partitions: replicas.Draw(t, "replicas"), Configs: values.Draw(t, "values"),
@@ -168,6 +209,43 @@ func genCommand(t *rapid.T) Command {
 	return AllocateProducerIDs{BrokerID(rapid.Int32Range(0, 4).Draw(t, "broker")), id(2), rapid.Int32Range(-1, 5).Draw(t, "count")}
 }
 
+// genChange draws changes that fit now and then.
+func genChange(t *rapid.T) PartitionChange {
+	brokers := rapid.SliceOfNDistinct(rapid.Map(rapid.Int32Range(0, 4), func(n int32) BrokerID { return BrokerID(n) }), 0, 3, rapid.ID)
+	c := PartitionChange{
+		TopicID: uuid.UUID{15: rapid.ByteRange(0, 5).Draw(t, "id")}, Partition: rapid.Int32Range(-1, 2).Draw(t, "partition"),
+		LeaderEpoch: LeaderEpoch(rapid.Int32Range(0, 2).Draw(t, "epoch")), PartitionEpoch: PartitionEpoch(rapid.Int32Range(0, 2).Draw(t, "version")),
+		Kind: ChangeKind(rapid.Int8Range(0, 2).Draw(t, "kind")), Leader: BrokerID(rapid.Int32Range(-1, 4).Draw(t, "leader")),
+		NewEpoch: rapid.Bool().Draw(t, "new"), ELR: brokers.Draw(t, "elr"), Replicas: brokers.Draw(t, "replicas"),
+		Adding: brokers.Draw(t, "adding"), Removing: brokers.Draw(t, "removing"), MinInsync: rapid.Int32Range(0, 3).Draw(t, "bar"),
+	}
+	for _, id := range brokers.Draw(t, "isr") {
+		c.ISR = append(c.ISR, Member{id, uuid.UUID{15: rapid.ByteRange(0, 2).Draw(t, "incarnation")}})
+	}
+	return c
+}
+
+// checkPartitions holds all partitions against the rules that need no bar.
+func checkPartitions(t *rapid.T, im *Image) {
+	for topic := range im.Topics() {
+		for i := range topic.Partitions {
+			p := &topic.Partitions[i]
+			reason := p.check(math.MaxInt)
+			for _, list := range [][]BrokerID{p.ISR, p.ELR, p.Adding, p.Removing} {
+				if len(inOrder(p.Replicas, list)) != len(list) {
+					reason = "not all are replicas"
+				}
+			}
+			if p.Leader != NoBroker && p.Unproven {
+				reason = "somebody leads without proof"
+			}
+			if reason != "" {
+				t.Fatalf("partition %s-%d: %s: %+v", topic.Name, i, reason, p)
+			}
+		}
+	}
+}
+
 // TestAnyLogLeadsToOneImage: the running sum is the sum over everything, deltas add up to the difference, snapshots lose
 // nothing, and a second replay leads to the same.
 func TestAnyLogLeadsToOneImage(t *testing.T) {
@@ -182,6 +260,7 @@ func TestAnyLogLeadsToOneImage(t *testing.T) {
 			if im.Checksum() != sumOfAll(im) {
 				t.Fatalf("sum is wrong after %#v", c)
 			}
+			checkPartitions(t, im)
 			again, _, _ = again.Apply(uint64(i+1), c)
 			if i < cut {
 				from = im

@@ -175,7 +175,14 @@ func parseCommand(t *testing.T, line string) Command {
 		if host := fields["host"]; host != "" {
 			b.Endpoints = []Endpoint{{"PLAINTEXT", host, 9092, "PLAINTEXT"}}
 		}
-		return RegisterBroker{Broker: b}
+		c := RegisterBroker{Broker: b, Fsync: slices.Contains(bare, "fsync")}
+		for _, start := range parseReplicas(t, fields["starts"]) {
+			for _, n := range start {
+				c.Starts = append(c.Starts, uuid.UUID{0: byte(n)})
+			}
+		}
+		c.Proof = map[string]Proof{"": ProofNone, "full": ProofFull, "synced": ProofSynced}[fields["proof"]]
+		return c
 	case "create":
 		c := CreateTopic{ID: id, Partitions: parseReplicas(t, fields["partitions"]), LeaderEpoch: LeaderEpoch(num("epoch"))}
 		c.Name, _ = strconv.Unquote(fields["name"])
@@ -194,11 +201,72 @@ func parseCommand(t *testing.T, line string) Command {
 			c.CheckVersion, c.Version = true, uint64(num("version"))
 		}
 		return c
+	case "fence":
+		return FenceBroker{ID: BrokerID(num("broker")), Incarnation: incarnation}
+	case "drain":
+		return DrainBroker{ID: BrokerID(num("broker")), Incarnation: incarnation, Draining: !slices.Contains(bare, "no")}
+	case "unregister":
+		return UnregisterBroker{BrokerID(num("broker")), incarnation}
+	case "allot":
+		c := AllotBrokerID{Request: id, Want: NoBroker}
+		if fields["want"] != "" {
+			c.Want = BrokerID(num("want"))
+		}
+		return c
+	case "change":
+		c := AlterPartitions{Broker: NoBroker, Changes: []PartitionChange{parseChange(t, id, fields, bare)}}
+		if fields["by"] != "" {
+			c.Broker, c.Incarnation = BrokerID(num("by")), incarnation
+		}
+		return c
 	case "allocate":
 		return AllocateProducerIDs{BrokerID(num("broker")), incarnation, int32(num("count"))}
 	}
 	t.Fatalf("unknown command %q", line)
 	return nil
+}
+
+// parseChange reads "partition=0 epoch=1 version=2 leader=3 isr=3,1:2 elr=.. replicas=.. bar=2", a member as broker:incarnation.
+func parseChange(t *testing.T, topic uuid.UUID, fields map[string]string, bare []string) PartitionChange {
+	num := func(name string) int32 {
+		n, err := strconv.ParseInt("0"+strings.TrimPrefix(fields[name], "-"), 10, 32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(fields[name], "-") {
+			n = -n
+		}
+		return int32(n)
+	}
+	list := func(name string) []BrokerID {
+		if fields[name] == "" {
+			return nil
+		}
+		return parseReplicas(t, fields[name])[0]
+	}
+	c := PartitionChange{
+		TopicID: topic, Partition: num("partition"), LeaderEpoch: LeaderEpoch(num("epoch")), PartitionEpoch: PartitionEpoch(num("version")),
+		Leader: BrokerID(num("leader")), NewEpoch: slices.Contains(bare, "new-epoch"), ELR: list("elr"), Replicas: list("replicas"),
+		Adding: list("adding"), Removing: list("removing"), MinInsync: num("bar"),
+		Kind: map[string]ChangeKind{"": ChangeClean, "recovered": ChangeRecovered, "unclean": ChangeUnclean}[fields["kind"]],
+	}
+	for _, m := range strings.Split(fields["isr"], ",") {
+		id, life, named := strings.Cut(m, ":")
+		n, err := strconv.Atoi("0" + id)
+		l, lerr := strconv.Atoi("0" + life)
+		if err != nil || lerr != nil {
+			t.Fatal(m)
+		}
+		if id == "" {
+			continue
+		}
+		member := Member{Broker: BrokerID(n)}
+		if named {
+			member.Incarnation[0] = byte(l)
+		}
+		c.ISR = append(c.ISR, member)
+	}
+	return c
 }
 
 var resourceTypes = map[string]ResourceType{
@@ -290,12 +358,21 @@ func show(im *Image) string {
 	for _, r := range im.Brokers() {
 		fmt.Fprintf(&b, "broker %d incarnation=%d rack=%q fenced=%v endpoints=%v producer-ids=%d+%d\n", r.ID, r.Incarnation[0], r.Rack,
 			r.Fenced, r.Endpoints, r.ProducerIDs.First, r.ProducerIDs.Count)
+		if r.Draining || r.RaftServer+r.ClusterAddr != "" {
+			fmt.Fprintf(&b, "  draining=%v cluster=%q server=%q\n", r.Draining, r.ClusterAddr, r.RaftServer)
+		}
+	}
+	for _, a := range im.allotted {
+		fmt.Fprintf(&b, "allotted %d to %d\n", a.id, a.request[15])
 	}
 	for t := range im.Topics() {
 		fmt.Fprintf(&b, "topic %s id=%d\n", t.Name, t.ID[15])
 		for i, p := range t.Partitions {
 			fmt.Fprintf(&b, "  %d replicas=%v isr=%v leader=%d leader-epoch=%d partition-epoch=%d\n", i, p.Replicas, p.ISR, p.Leader,
 				p.LeaderEpoch, p.PartitionEpoch)
+			if len(p.ELR)+len(p.Adding)+len(p.Removing)+len(p.LastKnown) > 0 || p.Unproven {
+				fmt.Fprintf(&b, "    elr=%v adding=%v removing=%v last-known=%v unproven=%v\n", p.ELR, p.Adding, p.Removing, p.LastKnown, p.Unproven)
+			}
 		}
 	}
 	for r := range im.ConfigResources() {
