@@ -84,7 +84,8 @@ func (n *cellNode) start() {
 	n.inc = newID()
 	n.dirs, err = storage.OpenDirs(storage.DirsOptions{
 		FS: n.fs, Paths: []string{n.path}, ClusterID: "c", NodeID: int32(n.id), BootID: func() string { return "boot" },
-		OnSynced: func(l *storage.Log, _ int64) { n.set.Synced(l) }, HighWatermarkInterval: 50 * time.Millisecond,
+		OnSynced:  func(l *storage.Log, _ int64) { n.set.Synced(l) },
+		OnDamaged: func(l *storage.Log, d storage.Damage) { n.set.Damaged(l, d) }, HighWatermarkInterval: 50 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +96,7 @@ func (n *cellNode) start() {
 		Subscribe:   func() replica.Subscription { return n.c.subscribe() },
 		Incarnation: func() uuid.UUID { return inc }, Dial: n.c.dial, MaxLag: n.c.o.maxLag,
 		ChangeISR: func(ctx context.Context, cs []controller.ISRChange) []error { return n.c.changeISR(n.id, inc, cs) },
+		GiveUp:    func(_ context.Context, of []controller.Partition) error { return n.c.giveUp(n.id, of) },
 	})
 	n.srv, err = protocol.NewServer(protocol.ServerOptions{
 		APIs:      InternalAPIs(InternalOptions{Set: n.set}),
@@ -177,6 +179,21 @@ func (c *cell) changeISR(self metadata.BrokerID, inc uuid.UUID, changes []contro
 		errs[i] = err
 	}
 	return errs
+}
+
+func (c *cell) giveUp(self metadata.BrokerID, of []controller.Partition) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range of {
+		ch, ok := controller.View{Image: c.mu.im, Self: self}.GiveUp(self, p)
+		if !ok {
+			continue
+		}
+		if err := c.applyLocked(metadata.AlterPartitions{Broker: metadata.NoBroker, Changes: []metadata.PartitionChange{ch}}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *cell) apply(cmd metadata.Command) {

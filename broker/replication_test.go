@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"bytes"
 	"errors"
+	"os"
 	"testing"
 	"time"
 
@@ -254,4 +256,36 @@ func TestNewLeaderHidesItsHighWatermarkUntilItReachesTheEpoch(t *testing.T) {
 		ends, err := p.Ends(-1)
 		return err == nil && ends.Behind == nil && ends.HighWatermark == 10
 	})
+}
+
+// A leader that finds its log damaged leaves the lead to one that is not, and gets what it lacks from there.
+func TestDamagedLeaderGivesUpAndIsMadeAnew(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", map[string]string{"min.insync.replicas": "2"}, 1, 2, 3)
+	for range 5 {
+		c.mustCommit(1, "t", 2)
+	}
+	c.untilEqual("t")
+	want := c.contents(2, "t")
+	f, err := c.nodes[1].fs.OpenFile("/log/t-0/00000000000000000000.log", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt([]byte{9}, 16); err != nil { // a version that does not exist
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.part(1, "t").Read(replica.ReadRequest{MaxBytes: 1000, CurrentEpoch: -1, FetchedEpoch: -1}); err == nil {
+		t.Fatal("the damage was not noticed")
+	}
+	c.until("another leader", func() bool { return c.meta("t").Leader > 1 })
+	c.until("in-sync set", func() bool { return len(c.meta("t").ISR) == 3 })
+	c.settle(1)
+	if got := c.contents(1, "t"); !bytes.Equal(got, want) {
+		t.Errorf("%d bytes were copied, not %d", len(got), len(want))
+	}
+	c.mustCommit(c.meta("t").Leader, "t", 1)
+	c.untilEqual("t")
 }

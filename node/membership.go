@@ -80,6 +80,7 @@ func (n *Node) replicaOptions() replica.Options {
 	o.ChangeISR = func(ctx context.Context, changes []controller.ISRChange) []error {
 		return n.cluster.ChangeISR(ctx, changes)
 	}
+	o.GiveUp = func(ctx context.Context, of []controller.Partition) error { return n.cluster.GiveUp(ctx, of) }
 	o.Writable = func() error {
 		if n.cluster.Writable() {
 			return nil

@@ -45,6 +45,8 @@ type Options struct {
 	Dial func(context.Context, metadata.BrokerID) (net.Conn, error)
 	// ChangeISR proposes in-sync sets of partitions that this broker leads: cluster.Cluster.ChangeISR.
 	ChangeISR func(context.Context, []controller.ISRChange) []error
+	// GiveUp leaves in-sync sets and leaderships of partitions whose logs cannot be served here: cluster.Cluster.GiveUp.
+	GiveUp func(context.Context, []controller.Partition) error
 	// Writable refuses appends, with the error they are to fail with, while this broker may have been replaced as a leader
 	// without knowing it yet. It is asked at each append.
 	Writable func() error
@@ -71,6 +73,9 @@ type Set struct {
 	fetchers *fetchers
 	feeds    feeds
 	changes  *changes
+	giveUp   func(context.Context, []controller.Partition) error
+	broken   chan struct{}        // a log cannot be served any more
+	applying struct{ sync.Mutex } // held while partitions come and go
 
 	coming  atomic.Pointer[metadata.Image] // being applied; knows topics whose logs are not open yet
 	applied atomic.Pointer[metadata.Image]
@@ -119,6 +124,8 @@ func (s *Set) replicate(o Options) {
 	s.fetchers.mu.bySource = map[metadata.BrokerID]*fetcher{}
 	s.fetchers.mu.of = map[*Partition]*followed{}
 	s.env.synced = s.fetchers.synced
+	s.env.failed = s.failedHere
+	s.giveUp, s.broken = o.GiveUp, make(chan struct{}, 1)
 	if o.ChangeISR != nil {
 		s.changes = &changes{change: o.ChangeISR, more: make(chan struct{}, 1)}
 		s.env.propose = s.changes.add
@@ -139,6 +146,9 @@ func (s *Set) Run(ctx context.Context) error {
 	defer g.Wait()
 	defer cancel()
 	g.Go(func() { s.fetchers.run(ctx) })
+	if s.giveUp != nil {
+		g.Go(func() { s.resign(ctx) })
+	}
 	if s.changes != nil {
 		g.Go(func() { s.watch(ctx) })
 		for range changers {

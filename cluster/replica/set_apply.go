@@ -14,6 +14,8 @@ import (
 //
 // A log that cannot be opened leaves its partition offline and is no error. Error: ctx ended.
 func (s *Set) Apply(ctx context.Context, im *metadata.Image, delta metadata.Delta) error {
+	s.applying.Lock()
+	defer s.applying.Unlock()
 	before := s.applied.Load()
 	first := before.Index() == 0
 	if first {
@@ -46,6 +48,9 @@ func (s *Set) Apply(ctx context.Context, im *metadata.Image, delta metadata.Delt
 func (s *Set) become(p *Partition, im *metadata.Image, m metadata.Partition) {
 	p.Become(m, peers(im, m.Replicas)...)
 	r := p.role.Load()
+	if p.isBroken() {
+		note(s.broken)
+	}
 	switch {
 	case r.err != nil || r.leads || r.meta.Leader < 0:
 		s.fetchers.drop(p)
@@ -131,6 +136,9 @@ func (s *Set) open(ctx context.Context, im *metadata.Image, requests []storage.O
 		m, ok := im.TopicByID(t.id)
 		if !ok {
 			return
+		}
+		if err != nil {
+			note(s.broken)
 		}
 		if err != nil && ctx.Err() == nil { // else the start was called off
 			s.logger.Error("partition is offline", "topic", tp.Topic, "partition", tp.Partition, "err", err)
