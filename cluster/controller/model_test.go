@@ -26,6 +26,8 @@ type world struct {
 	known map[int32][]metadata.BrokerID
 	// late are decisions under way.
 	late []metadata.Command
+	// off are brokers that lost something and have not registered since: what the image says of them is not true.
+	off map[metadata.BrokerID]bool
 	seen map[string]int
 }
 
@@ -93,7 +95,7 @@ func (w *world) lost(before *metadata.Topic, c metadata.Command) {
 	for i := range w.topic().Partitions {
 		n, p, old := int32(i), &w.topic().Partitions[i], &before.Partitions[i]
 		has := w.has[replica{n, p.Leader}]
-		if p.Leader == metadata.NoBroker || p.LeaderEpoch == old.LeaderEpoch || has >= w.hw[n] {
+		if p.Leader == metadata.NoBroker || p.LeaderEpoch == old.LeaderEpoch || has >= w.hw[n] || w.off[p.Leader] {
 			continue
 		}
 		for _, id := range w.known[n] {
@@ -113,9 +115,6 @@ func unclean(c metadata.Command) bool {
 
 // register starts a broker again; without proof its log lost everything.
 func (w *world) register(id metadata.BrokerID, proven bool) {
-	if t := w.topic(); t != nil {
-		w.note(t)
-	}
 	old := incarnation(id, w.life[id])
 	w.life[id]++
 	c := metadata.RegisterBroker{
@@ -124,13 +123,18 @@ func (w *world) register(id metadata.BrokerID, proven bool) {
 	}
 	if !proven {
 		c.Proof = metadata.ProofNone
-		for i := range int32(partitions) {
-			r := replica{i, id}
-			w.has[r] = rapid.IntRange(0, w.has[r]).Draw(w.t, "left")
-		}
 	}
 	if err := w.apply(c); err != nil {
 		w.t.Fatalf("register: %v", err)
+	}
+}
+
+// lose takes from a broker's logs what was not synced.
+func (w *world) lose(id metadata.BrokerID) {
+	w.note(w.topic())
+	for i := range int32(partitions) {
+		r := replica{i, id}
+		w.has[r] = rapid.IntRange(0, w.has[r]).Draw(w.t, "left")
 	}
 }
 
@@ -148,7 +152,7 @@ func (w *world) check(c metadata.Command) {
 		if p.Leader != metadata.NoBroker && (!slices.Contains(p.ISR, p.Leader) || p.Unproven) {
 			w.t.Fatalf("after %+v the leader of partition %d is not in the ISR, or has no proof: %+v", c, i, p)
 		}
-		if p.Unproven {
+		if p.Unproven || len(w.off) > 0 {
 			continue
 		}
 		for _, id := range append(slices.Clone(p.ISR), p.ELR...) {
@@ -213,6 +217,7 @@ func (w *world) step() {
 	case "return":
 		w.register(id, true)
 	case "lose":
+		w.lose(id)
 		w.register(id, false)
 	case "power": // all lose it at once, and some never had what others have
 		for _, id := range rapid.Permutation([]metadata.BrokerID{1, 2, 3, 4}).Draw(w.t, "order") {
@@ -220,7 +225,12 @@ func (w *world) step() {
 				_ = w.apply(c)
 			}
 		}
+		for id := metadata.BrokerID(1); id <= brokers; id++ {
+			w.lose(id)
+		}
+		w.off = map[metadata.BrokerID]bool{1: true, 2: true, 3: true, 4: true}
 		for _, id := range rapid.Permutation([]metadata.BrokerID{1, 2, 3, 4}).Draw(w.t, "back") {
+			delete(w.off, id)
 			w.register(id, false)
 		}
 		for i := range int32(partitions) {
