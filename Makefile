@@ -10,7 +10,7 @@ export CGO_ENABLED ?= 0
 
 SEEDS ?= 3000
 
-.PHONY: all build run test check lint race fuzz sim mutants crash ostest bench interop generate clean
+.PHONY: all build run test check lint race fuzz sim chaos mutants crash ostest bench interop generate clean
 
 all: build
 
@@ -30,7 +30,7 @@ check: lint test ## what a commit should pass
 
 lint: ## vet, staticcheck, formatting, dead code
 	go vet ./...
-	go vet -tags ostest ./test/process
+	go vet -tags ostest ./test/process ./test/chaos
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); test -z "$$out" || { echo "gofumpt: $$out"; exit 1; }
 	$(TOOL) staticcheck ./...
 	@out=$$($(TOOL) deadcode -test -filter '^github.com/karstlog/karst' ./...); test -z "$$out" || { echo "$$out"; exit 1; }
@@ -52,6 +52,13 @@ mutants: ## each rule broken on purpose must fail a test
 
 crash: build ## kill -9 under load, again and again; nothing acknowledged may be missing
 	go test -count=1 -v -run TestKill ./test/crash -args -rounds=50
+
+ROUNDS ?= 3
+CHAOS ?= 40s
+
+chaos: build ## clusters of processes: kills, stops, restarts; as root also cut networks, with nft and ip. ROUNDS, CHAOS=duration
+	KCTL=$(CURDIR)/bin/kctl go test -count=1 -v -timeout 60m ./test/chaos -args -rounds=$(ROUNDS)
+	KCTL=$(CURDIR)/bin/kctl go test -count=1 -v -timeout 60m -tags ostest -run TestOS ./test/chaos -args -rounds=$(ROUNDS) -duration=$(CHAOS)
 
 ostest: ## full disks, failing syncs, few descriptors, system calls; as root, with strace
 	go test -count=1 -tags ostest -run TestOS ./test/process
