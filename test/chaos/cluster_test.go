@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	rounds   = flag.Int("rounds", 3, "how often a failover is measured")
+	rounds   = flag.Int("rounds", 1, "how often a failover is measured")
 	duration = flag.Duration("duration", 20*time.Second, "how long faults go on")
 	seed     = flag.Uint64("seed", 0, "seed of the schedule; 0 takes one from the clock")
 )
