@@ -140,7 +140,7 @@ func TestStopWithoutAnybodyToHandOverTo(t *testing.T) {
 // TestProposalsUnderChangingLeaders: leaders come and go, answers get lost; whoever is told that its command was applied
 // finds it applied, and no command is applied twice.
 func TestProposalsUnderChangingLeaders(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(5) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { changingLeaders(t, seed) })
 		})

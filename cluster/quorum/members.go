@@ -74,12 +74,50 @@ func (q *Quorum) Demote(ctx context.Context, server string, prevIndex uint64) er
 	})
 }
 
-// Remove takes a server out. It stops when it learns of it (*RemovedError from its Run). Errors as AddNonvoter.
+// Remove takes a server out and tells it, if it answers: it then stops (*RemovedError from its Run). Errors as AddNonvoter.
 func (q *Quorum) Remove(ctx context.Context, server string, prevIndex uint64) error {
-	return q.change(ctx, server, func(node *raft.Raft, id raft.ServerID) raft.IndexFuture {
+	err := q.change(ctx, server, func(node *raft.Raft, id raft.ServerID) raft.IndexFuture {
 		return node.RemoveServer(id, prevIndex, enqueueTimeout)
 	})
+	if node := q.node.Load(); err == nil && server != string(q.serverID) {
+		_ = within(ctx, func() error { q.farewell(node, raft.ServerID(server)); return nil }) // it may be gone
+	}
+	return err
 }
+
+// farewell sends a removed server what it lacks of the log: Raft may stop talking to it before it has sent the removal.
+func (q *Quorum) farewell(node *raft.Raft, to raft.ServerID) {
+	trans := q.trans.Load()
+	if trans == nil || q.o.Network == nil {
+		return
+	}
+	head := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(q.serverID), Addr: []byte(q.serverID)}
+	last := node.CommitIndex()
+	for from := last; last-from < maxFarewell && node.State() == raft.Leader; {
+		req := &raft.AppendEntriesRequest{RPCHeader: head, Term: node.CurrentTerm(), Leader: head.Addr, PrevLogEntry: from - 1, LeaderCommitIndex: last}
+		var prev raft.Log
+		if q.log.GetLog(from-1, &prev) != nil {
+			return
+		}
+		req.PrevLogTerm = prev.Term
+		for i := from; i <= last; i++ {
+			entry := new(raft.Log)
+			if q.log.GetLog(i, entry) != nil {
+				return
+			}
+			req.Entries = append(req.Entries, entry)
+		}
+		var resp raft.AppendEntriesResponse
+		err := (*trans).AppendEntries(to, raft.ServerAddress(to), req, &resp)
+		if err != nil || resp.Success || resp.Term > req.Term || resp.LastLog >= from {
+			return
+		}
+		from = max(2, resp.LastLog+1)
+	}
+}
+
+// maxFarewell bounds the entries that a removed server is sent.
+const maxFarewell = 1000
 
 func (q *Quorum) change(ctx context.Context, server string, do func(*raft.Raft, raft.ServerID) raft.IndexFuture) error {
 	node := q.node.Load()
@@ -142,9 +180,10 @@ func (q *Quorum) successor(node *raft.Raft) (raft.Server, bool) {
 	return raft.Server{}, false
 }
 
-// configuration is the latest that Raft has, committed or not.
+// configuration is a copy of the latest that Raft has, committed or not. Raft's own is shared.
 func configuration(node *raft.Raft) raft.Configuration {
-	return node.GetConfiguration().Configuration()
+	c := node.GetConfiguration().Configuration()
+	return c.Clone()
 }
 
 // evidencePause lies between the voters that become candidates after a leader's death, so that they do not share the
