@@ -92,7 +92,7 @@ func (n *Node) replicaOptions() replica.Options {
 
 // serveBrokers serves the other brokers of the cluster, and lets new ones in.
 func (n *Node) serveBrokers(parts *stages) error {
-	apis := append(n.cluster.APIs(), wire.ServePropose(n.quorum))
+	apis := append(n.cluster.APIs(), wire.ServePropose(n.quorum), wire.Mark.Route(n.serveMarks))
 	apis = append(apis, private.Measure.Route(n.serveMeasure))
 	apis = append(apis, broker.InternalAPIs(broker.InternalOptions{Set: n.set})...)
 	s, err := protocol.NewServer(protocol.ServerOptions{
