@@ -19,7 +19,7 @@ func checkCommand(s *session) *cli.Command {
 	return &cli.Command{
 		Name:        "check",
 		Usage:       "checks for monitoring and for HEALTHCHECK: status 0 is good, 2 is not",
-		Subcommands: []*cli.Command{checkHealthCommand(s)},
+		Subcommands: []*cli.Command{checkHealthCommand(s), checkLagCommand(s)},
 	}
 }
 

@@ -27,6 +27,7 @@ func clientFlags() []cli.Flag {
 		&cli.StringSliceFlag{Name: "bootstrap-server", Aliases: []string{"b"}, Category: where, Usage: "`HOST:PORT` of a broker; repeat it or separate by commas (default: KCTL_BOOTSTRAP_SERVER, else localhost:9092)"},
 		&cli.StringSliceFlag{Name: "property", Aliases: []string{"X"}, Category: where, Usage: "`KEY=VALUE`: a client property of Kafka or librdkafka, such as security.protocol=SASL_SSL or sasl.password=@FILE"},
 		&cli.StringFlag{Name: "command-config", Category: where, Usage: "`FILE` of client properties, as Kafka's own tools take it (default: KCTL_COMMAND_CONFIG)"},
+		&cli.StringFlag{Name: "profile", Category: where, Usage: "the cluster that kctl profile calls `NAME` (default: KCTL_PROFILE, else the current one)"},
 		&cli.StringFlag{Name: "timeout", Category: where, Usage: "`DURATION` to wait for brokers, and for a change to be visible (default: 30s)"},
 	}
 }
@@ -106,9 +107,12 @@ func softwareVersion() string {
 
 func (s *session) bootstrap(c *cli.Context, p *properties) ([]string, error) {
 	given := c.StringSlice("bootstrap-server")
-	for _, text := range []string{
-		s.getenv("KCTL_BOOTSTRAP_SERVER"), s.getenv("KCTL_BOOTSTRAP_SERVERS"), p.values["bootstrap.servers"], defaultBootstrap,
-	} {
+	named := strings.Join(p.profile.Bootstrap, ",")
+	texts := []string{s.getenv("KCTL_BOOTSTRAP_SERVER"), s.getenv("KCTL_BOOTSTRAP_SERVERS"), p.values["bootstrap.servers"], named, defaultBootstrap}
+	if c.String("profile") != "" { // a flag wins over the environment
+		texts = []string{named}
+	}
+	for _, text := range texts {
 		if len(given) == 0 && text != "" {
 			given = []string{text}
 		}
@@ -178,9 +182,14 @@ func first(texts ...string) string {
 	return ""
 }
 
-// loadProperties collects client properties: --command-config, over it KCTL_* of the environment, over it -X.
+// loadProperties collects client properties: those of the profile, over them --command-config, over it KCTL_* of the environment, over it -X.
 func (s *session) loadProperties(c *cli.Context) (*properties, error) {
 	p := &properties{values: map[string]string{}, getenv: s.getenv}
+	var err error
+	if p.profile, err = s.profile(c); err != nil {
+		return nil, err
+	}
+	maps.Copy(p.values, p.profile.Properties)
 	if file := first(c.String("command-config"), s.getenv("KCTL_COMMAND_CONFIG")); file != "" {
 		b, err := os.ReadFile(file)
 		if err != nil {

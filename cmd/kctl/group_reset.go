@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -179,7 +180,11 @@ func (l *link) planReset(ctx context.Context, group, target string, only map[str
 // committed is the offsets of a group; a group that does not exist has none.
 func (l *link) committed(ctx context.Context, group string) (map[topicPartition]int64, error) {
 	out := map[topicPartition]int64{}
-	fetched, err := l.adm.FetchOffsets(ctx, group)
+	var fetched kadm.OffsetResponses
+	err := patiently(ctx, func() (err error) {
+		fetched, err = l.adm.FetchOffsets(ctx, group)
+		return err
+	})
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return out, nil
 	}
@@ -295,6 +300,21 @@ func (l *link) finishMoves(ctx context.Context, group string, moves []offsetMove
 	return moves, nil
 }
 
+// patiently does something again while no coordinator is up yet: the first group of a cluster waits for its topic.
+func patiently(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, kerr.CoordinatorNotAvailable) && !errors.Is(err, kerr.CoordinatorLoadInProgress) && !errors.Is(err, kerr.NotCoordinator) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 func (l *link) commitMoves(ctx context.Context, group string, moves []offsetMove) error {
 	offsets := kadm.Offsets{}
 	for _, m := range moves {
@@ -305,10 +325,13 @@ func (l *link) commitMoves(ctx context.Context, group string, moves []offsetMove
 
 // commitOffsets commits as no member, which a coordinator allows while the group has none.
 func (l *link) commitOffsets(ctx context.Context, group string, offsets kadm.Offsets) error {
-	resp, err := l.adm.CommitOffsets(ctx, group, offsets)
-	if err == nil {
-		err = resp.Error()
-	}
+	err := patiently(ctx, func() error {
+		resp, err := l.adm.CommitOffsets(ctx, group, offsets)
+		if err == nil {
+			err = resp.Error()
+		}
+		return err
+	})
 	if errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.IllegalGeneration) || errors.Is(err, kerr.RebalanceInProgress) || errors.Is(err, kerr.StaleMemberEpoch) {
 		return &failure{
 			status: exitCondition, text: "group " + group + " has members, which go on from where they are", err: err,

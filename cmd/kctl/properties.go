@@ -17,8 +17,9 @@ import (
 
 // properties are client properties as Kafka's and librdkafka's clients name them.
 type properties struct {
-	values map[string]string
-	getenv func(string) string
+	values  map[string]string
+	getenv  func(string) string
+	profile profile // where some of them come from
 }
 
 // option turns a property's value into client options; nil means that somebody else reads it (options or produce).

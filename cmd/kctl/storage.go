@@ -14,8 +14,8 @@ import (
 func storageCommand(s *session) *cli.Command {
 	return &cli.Command{
 		Name:        "storage",
-		Usage:       "check the data directories of a stopped broker",
-		Subcommands: []*cli.Command{storageVerifyCommand(s)},
+		Usage:       "check, repair and import the data directories of a stopped broker",
+		Subcommands: []*cli.Command{storageVerifyCommand(s), storageRepairCommand(s), storageImportCommand(s)},
 	}
 }
 
@@ -71,19 +71,11 @@ func storageVerifyCommand(s *session) *cli.Command {
 }
 
 func (s *session) storageVerify(c *cli.Context) ([]verdict, error) {
-	roots := append(c.StringSlice("data"), c.Args().Slice()...)
-	if len(roots) == 0 {
-		roots = []string{"karst-data"}
+	dirs, err := dataDirs(c)
+	if err != nil {
+		return nil, err
 	}
 	fs := vfs.OS()
-	var dirs []string
-	for _, root := range roots {
-		found, err := partitionDirs(fs, root)
-		if err != nil {
-			return nil, err
-		}
-		dirs = append(dirs, found...)
-	}
 	var out []verdict
 	var damaged, repairable int
 	for _, dir := range dirs {
@@ -114,6 +106,23 @@ func (s *session) storageVerify(c *cli.Context) ([]verdict, error) {
 		}
 	}
 	return out, nil
+}
+
+// dataDirs are the partitions' directories in what --data and the arguments name.
+func dataDirs(c *cli.Context) ([]string, error) {
+	roots := append(c.StringSlice("data"), c.Args().Slice()...)
+	if len(roots) == 0 {
+		roots = []string{"karst-data"}
+	}
+	var dirs []string
+	for _, root := range roots {
+		found, err := partitionDirs(vfs.OS(), root)
+		if err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, found...)
+	}
+	return dirs, nil
 }
 
 var partitionDirName = regexp.MustCompile(`^.+-[0-9]+$`)
