@@ -4,7 +4,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v7.35.1
-// source: txn.proto
+// source: txn_markers.proto
 
 package wire
 
@@ -36,7 +36,7 @@ type PbMarks struct {
 
 func (x *PbMarks) Reset() {
 	*x = PbMarks{}
-	mi := &file_txn_proto_msgTypes[0]
+	mi := &file_txn_markers_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -48,7 +48,7 @@ func (x *PbMarks) String() string {
 func (*PbMarks) ProtoMessage() {}
 
 func (x *PbMarks) ProtoReflect() protoreflect.Message {
-	mi := &file_txn_proto_msgTypes[0]
+	mi := &file_txn_markers_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -61,7 +61,7 @@ func (x *PbMarks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbMarks.ProtoReflect.Descriptor instead.
 func (*PbMarks) Descriptor() ([]byte, []int) {
-	return file_txn_proto_rawDescGZIP(), []int{0}
+	return file_txn_markers_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *PbMarks) GetId() string {
@@ -102,7 +102,7 @@ type PbMarkPartition struct {
 
 func (x *PbMarkPartition) Reset() {
 	*x = PbMarkPartition{}
-	mi := &file_txn_proto_msgTypes[1]
+	mi := &file_txn_markers_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -114,7 +114,7 @@ func (x *PbMarkPartition) String() string {
 func (*PbMarkPartition) ProtoMessage() {}
 
 func (x *PbMarkPartition) ProtoReflect() protoreflect.Message {
-	mi := &file_txn_proto_msgTypes[1]
+	mi := &file_txn_markers_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -127,7 +127,7 @@ func (x *PbMarkPartition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbMarkPartition.ProtoReflect.Descriptor instead.
 func (*PbMarkPartition) Descriptor() ([]byte, []int) {
-	return file_txn_proto_rawDescGZIP(), []int{1}
+	return file_txn_markers_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *PbMarkPartition) GetTopic() []byte {
@@ -153,7 +153,7 @@ type PbMarked struct {
 
 func (x *PbMarked) Reset() {
 	*x = PbMarked{}
-	mi := &file_txn_proto_msgTypes[2]
+	mi := &file_txn_markers_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -165,7 +165,7 @@ func (x *PbMarked) String() string {
 func (*PbMarked) ProtoMessage() {}
 
 func (x *PbMarked) ProtoReflect() protoreflect.Message {
-	mi := &file_txn_proto_msgTypes[2]
+	mi := &file_txn_markers_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -178,7 +178,7 @@ func (x *PbMarked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PbMarked.ProtoReflect.Descriptor instead.
 func (*PbMarked) Descriptor() ([]byte, []int) {
-	return file_txn_proto_rawDescGZIP(), []int{2}
+	return file_txn_markers_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *PbMarked) GetOutcomes() []int32 {
@@ -188,11 +188,11 @@ func (x *PbMarked) GetOutcomes() []int32 {
 	return nil
 }
 
-var File_txn_proto protoreflect.FileDescriptor
+var File_txn_markers_proto protoreflect.FileDescriptor
 
-const file_txn_proto_rawDesc = "" +
+const file_txn_markers_proto_rawDesc = "" +
 	"\n" +
-	"\ttxn.proto\x12\n" +
+	"\x11txn_markers.proto\x12\n" +
 	"karst.wire\"\x9f\x01\n" +
 	"\aPbMarks\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1a\n" +
@@ -208,24 +208,24 @@ const file_txn_proto_rawDesc = "" +
 	"\boutcomes\x18\x01 \x03(\x05R\boutcomesB4Z+github.com/karstlog/karst/cluster/wire;wire\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
-	file_txn_proto_rawDescOnce sync.Once
-	file_txn_proto_rawDescData []byte
+	file_txn_markers_proto_rawDescOnce sync.Once
+	file_txn_markers_proto_rawDescData []byte
 )
 
-func file_txn_proto_rawDescGZIP() []byte {
-	file_txn_proto_rawDescOnce.Do(func() {
-		file_txn_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_txn_proto_rawDesc), len(file_txn_proto_rawDesc)))
+func file_txn_markers_proto_rawDescGZIP() []byte {
+	file_txn_markers_proto_rawDescOnce.Do(func() {
+		file_txn_markers_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_txn_markers_proto_rawDesc), len(file_txn_markers_proto_rawDesc)))
 	})
-	return file_txn_proto_rawDescData
+	return file_txn_markers_proto_rawDescData
 }
 
-var file_txn_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
-var file_txn_proto_goTypes = []any{
+var file_txn_markers_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_txn_markers_proto_goTypes = []any{
 	(*PbMarks)(nil),         // 0: karst.wire.PbMarks
 	(*PbMarkPartition)(nil), // 1: karst.wire.PbMarkPartition
 	(*PbMarked)(nil),        // 2: karst.wire.PbMarked
 }
-var file_txn_proto_depIdxs = []int32{
+var file_txn_markers_proto_depIdxs = []int32{
 	1, // 0: karst.wire.PbMarks.partitions:type_name -> karst.wire.PbMarkPartition
 	1, // [1:1] is the sub-list for method output_type
 	1, // [1:1] is the sub-list for method input_type
@@ -234,26 +234,26 @@ var file_txn_proto_depIdxs = []int32{
 	0, // [0:1] is the sub-list for field type_name
 }
 
-func init() { file_txn_proto_init() }
-func file_txn_proto_init() {
-	if File_txn_proto != nil {
+func init() { file_txn_markers_proto_init() }
+func file_txn_markers_proto_init() {
+	if File_txn_markers_proto != nil {
 		return
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_txn_proto_rawDesc), len(file_txn_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_txn_markers_proto_rawDesc), len(file_txn_markers_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_txn_proto_goTypes,
-		DependencyIndexes: file_txn_proto_depIdxs,
-		MessageInfos:      file_txn_proto_msgTypes,
+		GoTypes:           file_txn_markers_proto_goTypes,
+		DependencyIndexes: file_txn_markers_proto_depIdxs,
+		MessageInfos:      file_txn_markers_proto_msgTypes,
 	}.Build()
-	File_txn_proto = out.File
-	file_txn_proto_goTypes = nil
-	file_txn_proto_depIdxs = nil
+	File_txn_markers_proto = out.File
+	file_txn_markers_proto_goTypes = nil
+	file_txn_markers_proto_depIdxs = nil
 }
