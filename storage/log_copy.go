@@ -21,6 +21,11 @@ func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 	if err := l.ready(); err != nil {
 		return l.end.Load(), err
 	}
+	if base, inside := l.startsInside(p); inside {
+		if err := l.TruncateAllIn(epoch, base); err != nil {
+			return l.end.Load(), err
+		}
+	}
 	now := l.o.Wall()
 	l.mu.Lock()
 	batches, err := l.splitLocked(p)
@@ -44,6 +49,21 @@ func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 		a.End = l.end.Load()
 	}
 	return a.End, err
+}
+
+// startsInside tells that an empty log starts inside the first batch of p, and where that batch begins: the leader's log
+// start may lie there, after DeleteRecords, and it sends the whole batch. The log begins anew with it, and its start moves
+// up again with the next word of the leader about it.
+func (l *Log) startsInside(p []byte) (base int64, inside bool) {
+	start := l.start.Load()
+	if start != l.end.Load() {
+		return 0, false
+	}
+	b, _, err := batch.Next(p)
+	if err != nil || b.Check() != nil {
+		return 0, false
+	}
+	return b.BaseOffset(), b.BaseOffset() >= 0 && b.BaseOffset() < start && b.LastOffset() >= start
 }
 
 // splitLocked checks every batch before the first one is written.

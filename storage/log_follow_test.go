@@ -50,3 +50,26 @@ func TestEpochsEndWhereTheCopiedLogEnds(t *testing.T) {
 		t.Errorf("end of epoch 7: %+v, log end %d", got, at)
 	}
 }
+
+// The leader's log start may lie inside a batch. A follower that begins there is sent all of the batch.
+func TestCopyBeginsWithABatchThatHoldsTheStart(t *testing.T) {
+	l := openTest(t, newDisk(1))
+	if err := l.TruncateAll(22); err != nil {
+		t.Fatal(err)
+	}
+	p := append(spec{at: 20, n: 4}.build(), spec{at: 24}.build()...)
+	if end, err := l.CopyIn(0, p); err != nil || end != 25 || l.Start() != 20 {
+		t.Fatalf("log %d to %d, %v", l.Start(), end, err)
+	}
+	l.SetHighWatermark(25)
+	if err := l.AdvanceStart(22); err != nil || l.Start() != 22 {
+		t.Fatalf("log start %d, %v", l.Start(), err)
+	}
+	if got := bases(readAll(t, l, 22)); len(got) != 2 || got[0] != 20 {
+		t.Errorf("batches at %v", got)
+	}
+	// With something in the log it is a late answer.
+	if _, err := l.CopyIn(0, spec{at: 23, n: 4}.build()); !errors.As(err, new(*ContinuityError)) {
+		t.Errorf("a batch that overlaps the end: %v", err)
+	}
+}
