@@ -64,6 +64,9 @@ func (c *Cluster) Goodbye(ctx context.Context) {
 // Drain takes a broker's leaderships and places in ISRs away, as far as others can do without it, or with on false takes
 // that back. stuck are the partitions it still leads. Error: *metadata.UnknownBrokerError and those of quorum.
 func (c *Cluster) Drain(ctx context.Context, id metadata.BrokerID, on bool) (stuck []controller.Partition, err error) {
+	if err := c.catchUp(ctx); err != nil {
+		return nil, err
+	}
 	var refused error
 	err = c.decideAll(ctx, func(v controller.View) []metadata.Command {
 		var cmd metadata.DrainBroker

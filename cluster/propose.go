@@ -105,6 +105,15 @@ func hasConfigs(have map[string]string, cmd metadata.SetConfigs) bool {
 	return maps.Equal(have, want)
 }
 
+// catchUp makes sure that a decision sees what was answered to anybody before it was asked for, by any broker. The leader of
+// the metadata log knows it anyway.
+func (c *Cluster) catchUp(ctx context.Context) error {
+	if c.alone() || c.o.Quorum.IsLeader() {
+		return nil
+	}
+	return c.o.Quorum.Barrier(ctx)
+}
+
 // decide makes one decision on the image of the moment and proposes it; when another change was faster, it decides again.
 // A decision that there is nothing to do is nil.
 func (c *Cluster) decide(ctx context.Context, decision func(controller.View) (metadata.Command, error)) error {

@@ -28,6 +28,9 @@ type Election struct {
 func (c *Cluster) ElectLeaders(ctx context.Context, of []controller.Partition, unclean bool) []Election {
 	all := of == nil
 	if all {
+		if err := c.catchUp(ctx); err != nil {
+			c.o.Logger.Debug("elections on an image that may be old", "err", err)
+		}
 		im := c.Image()
 		for t := range im.Topics() {
 			for i := range t.Partitions {
@@ -51,6 +54,9 @@ func (c *Cluster) ElectLeaders(ctx context.Context, of []controller.Partition, u
 // decideEach makes n decisions about partitions and proposes them together; what lost is decided again.
 func (c *Cluster) decideEach(ctx context.Context, n int, decision func(v controller.View, i int) (metadata.PartitionChange, error)) []error {
 	errs := make([]error, n)
+	if err := c.catchUp(ctx); err != nil {
+		return same(err, errs)
+	}
 	open := make([]int, n)
 	for i := range open {
 		open[i] = i
@@ -119,6 +125,9 @@ func (c *Cluster) Decommission(ctx context.Context, id metadata.BrokerID) (left 
 // Unregister forgets a broker that is fenced (UnregisterBroker). Partitions that name it keep doing so. Errors:
 // *metadata.UnknownBrokerError, *metadata.BrokerInUseError while it lives.
 func (c *Cluster) Unregister(ctx context.Context, id metadata.BrokerID) error {
+	if err := c.catchUp(ctx); err != nil {
+		return err
+	}
 	b, ok := c.Image().Broker(id)
 	if !ok {
 		return &metadata.UnknownBrokerError{Broker: id}
@@ -129,6 +138,9 @@ func (c *Cluster) Unregister(ctx context.Context, id metadata.BrokerID) error {
 // RemoveBroker takes a broker out of the cluster: out of the quorum, and then out of the image. One that lives must have
 // no replicas (*NotEmptyError); one that is dead takes its replicas with it.
 func (c *Cluster) RemoveBroker(ctx context.Context, id metadata.BrokerID) error {
+	if err := c.catchUp(ctx); err != nil {
+		return err
+	}
 	v := c.View()
 	b, ok := v.Image.Broker(id)
 	if !ok {

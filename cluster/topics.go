@@ -25,6 +25,12 @@ type CreateResult struct {
 // *controller.RequestError. When it returns, this node's image has the topics.
 func (c *Cluster) CreateTopics(ctx context.Context, topics []controller.NewTopic, o CreateOptions) []CreateResult {
 	results := make([]CreateResult, len(topics))
+	if err := c.catchUp(ctx); err != nil {
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
 	times := map[string]int{}
 	var budget int64 = controller.MaxPartitionsPerRequest
 	for _, t := range topics {
@@ -62,6 +68,14 @@ func (c *Cluster) CreateTopics(ctx context.Context, topics []controller.NewTopic
 	return results
 }
 
+// same answers everything with one error.
+func same(err error, errs []error) []error {
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}
+
 // createTopic decides about one topic within the number of partitions that the request has left.
 func (c *Cluster) createTopic(v controller.View, t controller.NewTopic, budget *int64) (metadata.CreateTopic, error) {
 	draw, err := c.draw()
@@ -94,6 +108,9 @@ func (c *Cluster) wouldCreate(im *metadata.Image, cmds []metadata.Command, at []
 // unknown one with a *metadata.UnknownTopicIDError.
 func (c *Cluster) DeleteTopics(ctx context.Context, ids []uuid.UUID) []error {
 	errs := make([]error, len(ids))
+	if err := c.catchUp(ctx); err != nil {
+		return same(err, errs)
+	}
 	times := map[uuid.UUID]int{}
 	for _, id := range ids {
 		times[id]++
@@ -119,6 +136,9 @@ func (c *Cluster) DeleteTopics(ctx context.Context, ids []uuid.UUID) []error {
 // CreatePartitions adds partitions to topics; each succeeds or fails by itself.
 func (c *Cluster) CreatePartitions(ctx context.Context, topics []controller.MorePartitions, validateOnly bool) []error {
 	errs := make([]error, len(topics))
+	if err := c.catchUp(ctx); err != nil {
+		return same(err, errs)
+	}
 	times := map[string]int{}
 	for _, t := range topics {
 		times[t.Name]++
@@ -162,6 +182,9 @@ func (c *Cluster) createPartitions(ctx context.Context, t controller.MorePartiti
 // times with a *controller.RequestError.
 func (c *Cluster) AlterConfigs(ctx context.Context, changes []controller.ConfigChange, validateOnly bool) []error {
 	errs := make([]error, len(changes))
+	if err := c.catchUp(ctx); err != nil {
+		return same(err, errs)
+	}
 	times := map[metadata.Resource]int{}
 	for _, ch := range changes {
 		times[ch.Resource]++

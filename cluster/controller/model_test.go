@@ -27,7 +27,7 @@ type world struct {
 	// late are decisions under way.
 	late []metadata.Command
 	// off are brokers that lost something and have not registered since: what the image says of them is not true.
-	off map[metadata.BrokerID]bool
+	off  map[metadata.BrokerID]bool
 	seen map[string]int
 }
 
