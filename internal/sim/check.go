@@ -147,7 +147,7 @@ func (w *World) checkLeader(r *replica) {
 	if r.view.LeaderEpoch > t.epoch {
 		t.current, t.epoch = r, r.view.LeaderEpoch
 	}
-	if same := commonPrefix(r.recs, t.recs); r.base == 0 && same >= t.firm && same < int64(len(t.recs)) {
+	if same := commonPrefix(remnant{r.base, r.recs}, t.recs); same >= t.firm && same < int64(len(t.recs)) {
 		w.logf("%s-%d: lost from %d to %d", r.part.name, r.part.index, same, len(t.recs))
 		t.recs = t.recs[:same]
 		t.losses++
@@ -156,7 +156,7 @@ func (w *World) checkLeader(r *replica) {
 }
 
 func (w *World) checkHolds(r *replica, t *truth, from int64) {
-	for i := max(from, r.base); i < int64(len(t.recs)); i++ {
+	for i := max(from, r.base); i < int64(len(t.recs)); i++ { // below the base they were deleted
 		if got, ok := r.at(i); !ok || got != t.recs[i] {
 			w.fail("%s leads epoch %d without committed offset %d: has %v (%v), committed is %v; log %d to %d", r, r.view.LeaderEpoch, i, got, ok, t.recs[i], r.base, r.log.End())
 			return
@@ -260,7 +260,7 @@ func (w *World) acked(p part, ws []check.Write, offset int64, acks int8) {
 
 // afterLoss works out what had to survive a power cut or a lost disk: everything, while fewer than min.insync.replicas
 // machines have lost something since they were last in sync. Otherwise what the worst of them has left is what counts.
-func (w *World) afterLoss(n *node) {
+func (w *World) afterLoss(n *node, wiped bool) {
 	im := w.newest()
 	for _, p := range w.parts {
 		topic, ok := im.TopicByID(p.topic)
@@ -268,6 +268,9 @@ func (w *World) afterLoss(n *node) {
 			continue
 		}
 		m, t := &topic.Partitions[p.index], w.truthOf(p)
+		if !wiped && isFsync(im, p.name) {
+			continue // what counts was on disk
+		}
 		t.damaged[n] = true
 		if len(t.damaged) < min(minInsync(im, p.name), len(m.Replicas)) {
 			continue
@@ -301,22 +304,47 @@ func (w *World) lose(p part, t *truth, keep int64) {
 	}
 }
 
+// remnant is what is left of a log.
+type remnant struct {
+	base int64
+	recs []rec
+}
+
 // remains is what a machine has of a partition: in its process, or on its disk.
-func (n *node) remains(p part) []rec {
-	if n.up {
-		if r := n.replicas[p]; r != nil && r.base == 0 {
-			return r.recs
-		}
+func (n *node) remains(p part) remnant {
+	if r := n.replicas[p]; n.up && r != nil {
+		return remnant{r.base, r.recs}
 	}
 	return n.left[p]
 }
 
-func commonPrefix(a, b []rec) int64 {
-	i := 0
-	for i < len(a) && i < len(b) && a[i] == b[i] {
+// commonPrefix is up to which offset a log holds what is committed.
+func commonPrefix(a remnant, committed []rec) int64 {
+	i := min(a.base, int64(len(committed)))
+	for i < int64(len(committed)) && i-a.base < int64(len(a.recs)) && a.recs[i-a.base] == committed[i] {
 		i++
 	}
-	return int64(i)
+	return i
+}
+
+// trim deletes records of a partition below an offset, as DeleteRecords does.
+func (w *World) trim(r *replica) {
+	hw, start := r.log.HighWatermark(), r.log.Start()
+	if r.leader == nil || hw <= start {
+		return
+	}
+	to := start + 1 + w.rng.Int64N(hw-start)
+	w.logf("%s: records below %d are deleted", r, to)
+	r.advanceStart(to)
+	t := w.truthOf(r.part)
+	for _, x := range t.recs[:min(to, int64(len(t.recs)))] {
+		w.excused[x.value] = true
+	}
+	for _, offset := range sortedKeys(t.acked) {
+		if offset < to {
+			delete(t.acked, offset)
+		}
+	}
 }
 
 // mended takes note of machines that are in sync again.
@@ -336,6 +364,10 @@ func (w *World) mended() {
 			}
 		}
 	}
+}
+
+func isFsync(im *metadata.Image, topic string) bool {
+	return im.Configs(metadata.Resource{Type: metadata.ResourceTopic, Name: topic})["karst.durability"] == "fsync"
 }
 
 func minInsync(im *metadata.Image, topic string) int {

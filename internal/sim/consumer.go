@@ -51,13 +51,13 @@ func (r *reader) poll() {
 	asked := w.now
 	failed := func() { r.c.refresh(r.part, func() { again(10 * time.Millisecond) }) }
 	r.c.request(n, 700*time.Millisecond, func(reply func(func())) {
-		n.consume(r.part, epoch, r.position, func(recs []rec, visible int64, err error) {
+		n.consume(r.part, epoch, r.position, func(at int64, recs []rec, visible int64, err error) {
 			reply(func() {
 				if err != nil {
 					failed()
 					return
 				}
-				r.got(answer{epoch, recs, visible, asked})
+				r.got(answer{epoch, at, recs, visible, asked})
 				again(w.between(5*time.Millisecond, 60*time.Millisecond))
 			})
 		})
@@ -72,6 +72,7 @@ func (r *reader) begin() {
 // answer is what a broker gave a reader.
 type answer struct {
 	epoch   metadata.LeaderEpoch
+	from    int64 // the log start, when that lies above what was asked for
 	recs    []rec
 	visible int64 // -1: not said
 	asked   time.Duration
@@ -88,6 +89,10 @@ func (r *reader) got(a answer) {
 			Process: r.c.process, Bound: check.HighWatermark, Partition: r.part.checked(), Offset: a.visible, Invoke: a.asked, Complete: w.now,
 		})
 	}
+	if a.from > r.position { // what lies between was deleted; not everywhere yet
+		r.position = a.from
+		r.session++
+	}
 	for _, x := range a.recs {
 		w.checkSeen(r.part, a.epoch, r.position, x)
 		r.c.seq++
@@ -102,14 +107,15 @@ func (r *reader) got(a answer) {
 	}
 }
 
-// consume is a broker's side of a consumer's fetch: records below the high watermark, and where that stands, -1 while a
+// consume is a broker's side of a consumer's fetch: where they begin, records below the high watermark, and where that stands, -1 while a
 // client may have seen a higher one (KIP-207).
-func (n *node) consume(p part, epoch metadata.LeaderEpoch, from int64, done func([]rec, int64, error)) {
+func (n *node) consume(p part, epoch metadata.LeaderEpoch, from int64, done func(int64, []rec, int64, error)) {
 	r := n.replicas[p]
 	if r == nil || r.leader == nil || r.view.LeaderEpoch != epoch {
-		done(nil, -1, errNotLeader)
+		done(from, nil, -1, errNotLeader)
 		return
 	}
+	from = max(from, r.base)
 	hw := r.log.HighWatermark()
 	visible := hw
 	if hw < r.leader.EpochStart() {
@@ -117,12 +123,12 @@ func (n *node) consume(p part, epoch metadata.LeaderEpoch, from int64, done func
 	}
 	if from > r.log.End() {
 		n.w.checkReadable(r, from)
-		done(nil, visible, errOutOfRange)
+		done(from, nil, visible, errOutOfRange)
 		return
 	}
 	var recs []rec
 	if from < hw {
 		recs = r.recs[max(0, from-r.base) : min(hw, from+20)-r.base]
 	}
-	done(recs, visible, nil)
+	done(from, recs, visible, nil)
 }

@@ -292,6 +292,7 @@ func (n *node) serve(p part, m *metadata.Partition) {
 			return
 		}
 		n.replicas[p] = r
+		r.fsync = isFsync(n.image, p.name)
 	}
 	r.become(n.viewOf(p, m))
 }

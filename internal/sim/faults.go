@@ -32,13 +32,14 @@ const (
 	Resign       Fault = "resign"        // the quorum elects another leader
 	Restart      Fault = "restart"       // a clean stop and a start
 	Reassign     Fault = "reassign"      // a partition moves
+	Trim         Fault = "trim"          // records are deleted up to some offset
 	Strand       Fault = "strand"        // a leader loses all followers, and then itself; they come back first
 )
 
 func allFaults() []Fault {
 	return []Fault{
 		Kill, KillAll, KillLeader, KillRaft, Pause, PauseLeader, Isolate, IsolateRaft, OneWay, Bridge, Halves, Slow, Lossy,
-		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign, Strand,
+		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign, Strand, Trim,
 	}
 }
 
@@ -102,6 +103,10 @@ func (w *World) inflict(f Fault) {
 		w.reassign()
 	case Strand:
 		w.strand()
+	case Trim:
+		if t := w.truths[w.parts[w.rng.IntN(len(w.parts))]]; t.current != nil && t.current.n.up && !t.current.n.paused {
+			w.trim(t.current)
+		}
 	default:
 		w.disturb(f, n)
 	}

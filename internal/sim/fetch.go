@@ -47,7 +47,7 @@ func (r *replica) ask() {
 	r.asked++
 	id, q, state := r.asked, f.Ask(r.state()), r.state()
 	r.asking = id
-	fetch := partition.Fetch{Member: r.n.self(), End: q.From, Counted: q.From, LogStart: state.Start}
+	fetch := partition.Fetch{Member: r.n.self(), End: q.From, Counted: r.counted(), LogStart: state.Start}
 	answered := func(a partition.Answer, p []byte) {
 		if r.asking == id && r.follower == f {
 			r.asking = 0
@@ -123,12 +123,14 @@ func (r *replica) do(a partition.Action, p []byte) {
 	case partition.Append:
 		if len(p) > 0 {
 			if _, err = r.log.CopyIn(epoch, p); err == nil {
+				r.forget() // it may have begun anew
 				err = r.remember(p)
+				r.requestSync()
 			}
 		}
 		r.setHighWatermark(a.HighWatermark)
 		if err == nil && a.LogStart > r.log.Start() {
-			err = r.log.AdvanceStart(min(a.LogStart, r.log.HighWatermark()))
+			r.advanceStart(a.LogStart)
 		}
 	case partition.Truncate:
 		r.n.w.logf("%s cuts its log from %d to %d", r, r.log.End(), a.To)

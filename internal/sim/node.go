@@ -17,9 +17,9 @@ type node struct {
 	host int
 	id   metadata.BrokerID
 	disk *vfs.Mem
-	boot uuid.UUID      // changes with every start of the machine
-	kept kept           // small synced files of the log directory
-	left map[part][]rec // what the last end of the process left of each log
+	boot uuid.UUID        // changes with every start of the machine
+	kept kept             // small synced files of the log directory
+	left map[part]remnant // what the last end of the process left of each log
 	skew time.Duration
 
 	voter  bool // a member of the quorum; its log outlives everything but the disk
@@ -195,7 +195,7 @@ func (n *node) powerCut() {
 	n.disk.PowerCut()
 	n.boot = n.w.newID()
 	n.look()
-	n.w.afterLoss(n)
+	n.w.afterLoss(n, false)
 }
 
 // wipe is a disk that is replaced by an empty one.
@@ -208,12 +208,12 @@ func (n *node) wipe() {
 	n.left = nil
 	n.wiped = n.wiped || n.voter
 	n.voter, n.stored = false, 0
-	n.w.afterLoss(n)
+	n.w.afterLoss(n, true)
 }
 
 // look reads what the end of the process left on the disk.
 func (n *node) look() {
-	n.left = map[part][]rec{}
+	n.left = map[part]remnant{}
 	n.cache = storage.NewFileCache(64)
 	for _, p := range n.w.parts {
 		if _, err := n.disk.Stat(n.dirOf(p)); err != nil {
@@ -224,7 +224,7 @@ func (n *node) look() {
 			n.w.fail("broker %d: open %s-%d after its end: %v", n.id, p.name, p.index, err)
 			return
 		}
-		n.left[p] = r.recs
+		n.left[p] = remnant{r.base, r.recs}
 		r.log.Abandon()
 	}
 	n.disk.KillProcess()

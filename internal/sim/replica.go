@@ -29,6 +29,8 @@ type replica struct {
 	asked    uint64
 	waits    []*wait
 	parked   []*parkedFetch
+	fsync    bool // only what is synced counts for the high watermark
+	syncing  bool
 }
 
 // rec is a record as the checks see it.
@@ -187,6 +189,17 @@ func (r *replica) forget() {
 	r.checked = min(r.checked, r.log.End())
 }
 
+// advanceStart deletes what lies below an offset.
+func (r *replica) advanceStart(to int64) {
+	if err := r.log.AdvanceStart(min(to, r.log.HighWatermark())); err != nil {
+		r.n.w.fail("%s: log start %d: %v", r, to, err)
+	}
+	at := r.n.kept.points[r.part]
+	at.start = r.log.Start()
+	r.n.kept.points[r.part] = at
+	r.forget()
+}
+
 func (r *replica) state() partition.LogState {
 	return partition.LogState{
 		Start: r.log.Start(), End: r.log.End(), HighWatermark: r.log.HighWatermark(), LastEpoch: metadata.LeaderEpoch(r.log.LastEpoch()),
@@ -236,7 +249,7 @@ func (r *replica) lead() {
 	r.n.w.logf("%s leads epoch %d, end %d, hw %d, isr %v", r, r.view.LeaderEpoch, r.log.End(), r.log.HighWatermark(), r.view.ISR)
 	l, effects := partition.NewLeader(partition.LeaderOptions{
 		Self: r.n.self(), View: r.view,
-		End: r.log.End(), Counted: r.log.End(), HighWatermark: r.log.HighWatermark(),
+		End: r.log.End(), Counted: r.counted(), HighWatermark: r.log.HighWatermark(),
 		MaxLag: r.n.w.o.MaxLag, Now: r.n.mono(),
 	})
 	r.leader = l
@@ -309,6 +322,45 @@ func (r *replica) tick() {
 	}
 }
 
+// counted is the end that counts for the high watermark.
+func (r *replica) counted() int64 {
+	if r.fsync {
+		return r.log.SyncedEnd()
+	}
+	return r.log.End()
+}
+
+// requestSync syncs soon, once for all that is appended meanwhile, and lets the leader know.
+func (r *replica) requestSync() {
+	if !r.fsync || r.syncing {
+		return
+	}
+	r.syncing = true
+	r.n.later(r.n.w.between(100*time.Microsecond, 10*time.Millisecond), func() {
+		r.syncing = false
+		if r.n.replicas[r.part] != r {
+			return
+		}
+		r.sync()
+		r.synced()
+	})
+}
+
+// synced: a leader counts more, a follower tells its leader at once.
+func (r *replica) synced() {
+	switch {
+	case r.leader != nil:
+		if hw, advanced := r.leader.Appended(r.log.End(), r.counted()); advanced {
+			r.setHighWatermark(hw)
+			r.settle()
+			r.wake()
+		}
+	case r.follower != nil:
+		r.asking = 0
+		r.ask()
+	}
+}
+
 // sync is the background flusher, and now and then the checkpoints.
 func (r *replica) sync() {
 	if err := r.log.Sync(); err != nil {
@@ -349,7 +401,8 @@ func (r *replica) append(b batch.Batch, acks int8, done func(offset int64, err e
 	} else {
 		r.waits = append(r.waits, w)
 	}
-	hw, advanced := r.leader.Appended(r.log.End(), r.log.End())
+	r.requestSync()
+	hw, advanced := r.leader.Appended(r.log.End(), r.counted())
 	r.setHighWatermark(hw)
 	r.settle()
 	if !a.Duplicate || advanced {

@@ -33,6 +33,7 @@ type Options struct {
 // TopicOptions describe a topic.
 type TopicOptions struct {
 	Partitions, Replicas, MinInsync int
+	Fsync                           bool // karst.durability: only what is synced counts
 }
 
 // Draw makes the options of a seed.
@@ -43,9 +44,9 @@ func Draw(seed uint64) Options {
 		Chaos: time.Duration(3+rng.IntN(8)) * time.Second, MaxLag: time.Duration(300+rng.IntN(1500)) * time.Millisecond,
 		FaultEvery: time.Duration(200+rng.IntN(1500)) * time.Millisecond,
 	}
-	o.Topics = append(o.Topics, TopicOptions{1 + rng.IntN(2), 3, 2})
+	o.Topics = append(o.Topics, TopicOptions{1 + rng.IntN(2), 3, 2, rng.IntN(4) == 0})
 	if rng.IntN(3) == 0 {
-		o.Topics = append(o.Topics, TopicOptions{1, 1 + rng.IntN(3), 1})
+		o.Topics = append(o.Topics, TopicOptions{1, 1 + rng.IntN(3), 1, rng.IntN(4) == 0})
 	}
 	if rng.IntN(4) == 0 {
 		o.RaftLag = time.Duration(rng.IntN(400)) * time.Millisecond
@@ -59,7 +60,7 @@ func Draw(seed uint64) Options {
 
 // Only makes those faults the ones that happen, often, in short worlds of three brokers.
 func (o Options) Only(faults ...Fault) Options {
-	o.Brokers, o.Topics, o.Faults = 3, []TopicOptions{{2, 3, 2}}, faults
+	o.Brokers, o.Topics, o.Faults = 3, []TopicOptions{{2, 3, 2, false}}, faults
 	o.FaultEvery, o.Chaos = 400*time.Millisecond, 5*time.Second
 	return o
 }
@@ -164,9 +165,11 @@ func (w *World) createTopic(name string, o TopicOptions) {
 		}
 		partitions = append(partitions, ids)
 	}
-	c := metadata.CreateTopic{
-		ID: w.newID(), Name: name, Partitions: partitions, Configs: map[string]string{"min.insync.replicas": strconv.Itoa(o.MinInsync)},
+	configs := map[string]string{"min.insync.replicas": strconv.Itoa(o.MinInsync), "karst.durability": "cache"}
+	if o.Fsync {
+		configs["karst.durability"] = "fsync"
 	}
+	c := metadata.CreateTopic{ID: w.newID(), Name: name, Partitions: partitions, Configs: configs}
 	var try func()
 	try = func() {
 		w.nodes[0].propose([]metadata.Command{c}, func(errs []error, err error) {

@@ -124,3 +124,17 @@ func TestLastReplicaStanding(t *testing.T) {
 		return o
 	})
 }
+
+// TestSyncedRecordsSurvivePowerCuts: with karst.durability=fsync nothing acknowledged is lost, whoever loses power.
+func TestSyncedRecordsSurvivePowerCuts(t *testing.T) {
+	biased(t, 40, func(o Options) Options {
+		o = o.Only(PowerCutMany, PowerCut, PowerCut, Isolate)
+		o.Topics = []TopicOptions{{2, 3, 2, true}, {1, 1, 1, true}}
+		return o
+	})
+}
+
+// TestDeletedRecords: the log start moves on all replicas, and never past what is committed.
+func TestDeletedRecords(t *testing.T) {
+	biased(t, 40, func(o Options) Options { return o.Only(Trim, Trim, Kill, Isolate, Wipe, PowerCut) })
+}
