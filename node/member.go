@@ -40,6 +40,7 @@ type member struct {
 	self       atomic.Pointer[link.Hello]
 	quorum     atomic.Pointer[quorum.Quorum]   // nil until it is open
 	cluster    atomic.Pointer[cluster.Cluster] // likewise
+	seeds      []string                        // of --join, this process left out
 	found      forming.Outcome
 	addrs      map[metadata.BrokerID]string // from forming, for the time before the image knows more
 	admitted   addresses
@@ -234,6 +235,9 @@ func (n *Node) openForming(ctx context.Context, parts *stages, m *member) error 
 	if c.NodeID >= 0 {
 		wish.Node = metadata.BrokerID(c.NodeID)
 	}
+	m.seeds = slices.DeleteFunc(slices.Clone(t.Join), func(addr string) bool {
+		return addr == t.GossipAddr || addr == t.GossipAdvertise
+	})
 	m.gossip, err = gossip.New(gossip.Options{
 		BindAddr: t.GossipAddr, Advertise: t.GossipAdvertise, Label: t.Name, Keys: keys, Logger: n.log, Registry: n.registry, Missing: n.missing,
 		Meta: gossip.Meta{ClusterID: r.ClusterID, Broker: int32(gossipID(r, wish)), Directory: r.Directory, ClusterAddr: m.addr, Expect: wish.Expect},
@@ -248,11 +252,8 @@ func (n *Node) openForming(ctx context.Context, parts *stages, m *member) error 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	seeds := slices.DeleteFunc(slices.Clone(t.Join), func(addr string) bool {
-		return addr == t.GossipAddr || addr == t.GossipAdvertise || addr == m.gossip.Addr()
-	})
 	m.forming, err = forming.New(forming.Options{
-		FS: n.o.FS, Dir: c.Data, Wish: wish, Seeds: seeds, Gossip: m.gossip, Peers: peers{m}, Logger: n.log, ClusterID: own,
+		FS: n.o.FS, Dir: c.Data, Wish: wish, Seeds: m.seeds, Gossip: m.gossip, Peers: peers{m}, Logger: n.log, ClusterID: own,
 		Waiting: func(reason string) { n.enter("looking for the cluster: " + reason) },
 	})
 	return err
@@ -379,13 +380,13 @@ func (n *Node) heard(g gossip.Member, s gossip.State) {
 // missing are gossip addresses of registered brokers that gossip does not know, and of --join while it knows nobody.
 func (n *Node) missing(known []gossip.Member) []string {
 	m := n.member
-	q := m.quorum.Load()
-	if q == nil {
-		return nil
-	}
 	var addrs []string
 	if len(known) == 0 {
-		addrs = append(addrs, n.o.Config.Together.Join...)
+		addrs = append(addrs, m.seeds...)
+	}
+	q := m.quorum.Load()
+	if q == nil {
+		return addrs
 	}
 	there := map[int32]bool{int32(m.self.Load().Broker): true}
 	for _, g := range known {

@@ -387,7 +387,7 @@ func (f *Forming) ask(ctx context.Context, members []Candidate) (*Outcome, strin
 	if err != nil {
 		return nil, "", err
 	}
-	f.o.Logger.Info("cluster formed", "cluster", p.ClusterID, "brokers", len(p.Members))
+	f.o.Logger.Info("cluster formed", "cluster", p.ClusterID.String(), "brokers", len(p.Members))
 	out := f.member(f.Record())
 	return &out, "", nil
 }

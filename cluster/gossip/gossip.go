@@ -29,8 +29,9 @@ const (
 	gossipInterval    = 50 * time.Millisecond
 	pushPullInterval  = 10 * time.Second
 	// A dead member is forgotten after half a minute and never dialled again, so brokers that should be there and are not are
-	// dialled again at this interval: after a cut network heals, gossip does.
+	// dialled again at this interval: after a cut network heals, gossip does. At first it is shorter.
 	rejoinInterval = 10 * time.Second
+	rejoinFirst    = 100 * time.Millisecond
 	streamTimeout  = 2 * time.Second
 	leaveTimeout   = 300 * time.Millisecond
 	updateTimeout  = time.Second
@@ -103,7 +104,7 @@ func New(o Options) (*Gossip, error) {
 func (g *Gossip) Opened() <-chan struct{} { return g.opened }
 
 // Run opens the port, delivers changes and dials those who are missing, until ctx ends; it then goes without a word (see
-// Leave). An error means that the port could not be opened.
+// Leave). An error means that the port could not be opened, or a *ForeignClusterError that only another cluster was found.
 func (g *Gossip) Run(ctx context.Context) error {
 	defer g.metrics.unregister(g.o.Registry)
 	conf, err := g.config(ctx)
@@ -114,13 +115,18 @@ func (g *Gossip) Run(ctx context.Context) error {
 		return fmt.Errorf("open gossip on %s: %w", g.o.BindAddr, err)
 	}
 	close(g.opened)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	var wg sync.WaitGroup
 	wg.Go(func() { g.view.deliver(ctx) })
-	wg.Go(func() { g.rejoin(ctx) })
+	wg.Go(func() { fail(g.rejoin(ctx)) })
 	wg.Go(func() { g.publish(ctx) })
 	<-ctx.Done()
 	err = g.list.Shutdown()
 	wg.Wait()
+	if cause := context.Cause(ctx); errors.As(cause, new(*ForeignClusterError)) {
+		return cause
+	}
 	return err
 }
 
@@ -157,23 +163,27 @@ func (g *Gossip) config(ctx context.Context) (*memberlist.Config, error) {
 	return c, nil
 }
 
-// rejoin dials brokers that are registered and not in the list.
-func (g *Gossip) rejoin(ctx context.Context) {
-	if g.o.Missing == nil {
-		return
-	}
-	tick := time.NewTicker(rejoinInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if addrs := g.o.Missing(g.Members()); len(addrs) > 0 {
-			if _, err := g.Join(ctx, addrs); err != nil {
+// rejoin dials brokers that should be there and are not in the list. An error is about those of another cluster, as long
+// as nobody of this one was met.
+func (g *Gossip) rejoin(ctx context.Context) error {
+	met := false
+	for pause := rejoinFirst; ; pause = min(2*pause, rejoinInterval) {
+		if g.o.Missing != nil {
+			known := g.Members()
+			met = met || len(known) > 0
+			addrs := g.o.Missing(known)
+			_, err := g.Join(ctx, addrs)
+			if errors.As(err, new(*ForeignClusterError)) && !met {
+				return err
+			}
+			if err != nil {
 				g.o.Logger.Debug("gossip: brokers that are missing cannot be reached", "err", err)
 			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }

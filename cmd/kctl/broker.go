@@ -50,10 +50,11 @@ func (s *session) drain(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	b, err := l.anyone(ctx)
+	b, closeIt, err := l.anyone(ctx)
 	if err != nil {
 		return err
 	}
+	defer closeIt()
 	q := private.DrainRequest{Broker: id, Undo: c.Bool("undo"), DryRun: c.Bool("dry-run")}
 	a, err := private.Drain.Call(ctx, b, q)
 	if err = refused(err, a.Failure); err != nil {

@@ -39,31 +39,43 @@ func clusterCommand(s *session) *cli.Command {
 // snapshot is what the brokers of a cluster say at one moment.
 type snapshot struct {
 	private.Cluster
-	nodes   map[int32]private.Node // of brokers that answered
-	unheard []string               // addresses that did not
+	nodes map[int32]private.Node // of brokers that answered
 }
 
-// look asks everybody who can be reached, and believes who knows the newest. A leader of the metadata log knows best.
+// look asks everybody who can be reached, and believes who knows the newest. A leader of the metadata log knows best. A
+// broker that is stopped keeps nobody waiting for longer than answerPatience.
 func (l *link) look(ctx context.Context) (snapshot, error) {
-	asked := map[int32]*kgo.Broker{}
-	brokers := l.cl.SeedBrokers()
-	if ids, err := l.brokers(ctx); err == nil {
-		for _, id := range ids {
-			asked[id] = l.cl.Broker(int(id))
+	sn := snapshot{nodes: map[int32]private.Node{}}
+	err := sn.ask(ctx, l.cl.SeedBrokers())
+	if err != nil {
+		return sn, &failure{status: exitTimeout, text: "no broker tells about its cluster", err: err, advice: "is it Karst, and does it run? `kctl check health` asks the one on this machine"}
+	}
+	var others []*kgo.Broker
+	for _, b := range sn.Brokers {
+		if _, heard := sn.nodes[b.ID]; heard || b.Addr == "" {
+			continue
 		}
+		cl, err := kgo.NewClient(slices.Concat(l.opts, []kgo.Opt{kgo.SeedBrokers(b.Addr)})...)
+		if err != nil {
+			return sn, err
+		}
+		defer cl.Close()
+		others = append(others, cl.SeedBrokers()...)
 	}
-	for _, id := range sortedIDs(asked) {
-		brokers = append(brokers, asked[id])
-	}
+	_ = sn.ask(ctx, others) // who does not answer is shown as that
+	slices.SortFunc(sn.Brokers, func(a, b private.Broker) int { return cmp.Compare(a.ID, b.ID) })
+	return sn, nil
+}
+
+// ask asks brokers at the same time. An error means that none of them has answered.
+func (sn *snapshot) ask(ctx context.Context, brokers []*kgo.Broker) error {
+	ctx, cancel := context.WithTimeout(ctx, answerPatience)
+	defer cancel()
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	best := snapshot{nodes: map[int32]private.Node{}}
 	var errs []error
-	found := false
 	for _, b := range brokers {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, answerPatience)
-			defer cancel()
 			node, err := private.DescribeNode.Call(ctx, b, private.Empty{})
 			var c private.Cluster
 			if err == nil {
@@ -75,27 +87,17 @@ func (l *link) look(ctx context.Context) (snapshot, error) {
 				errs = append(errs, err)
 				return
 			}
-			best.nodes[node.ID] = node
-			if !found || newer(c, best.Cluster) {
-				best.Cluster, found = c, true
+			sn.nodes[node.ID] = node
+			if sn.ClusterID == "" || newer(c, sn.Cluster) {
+				sn.Cluster = c
 			}
 		})
 	}
 	wg.Wait()
-	if !found {
-		return best, &failure{status: exitTimeout, text: "no broker tells about its cluster", err: errors.Join(errs...), advice: "is it Karst, and does it run? `kctl check health` asks the one on this machine"}
+	if len(errs) == len(brokers) {
+		return errors.Join(errs...)
 	}
-	slices.SortFunc(best.Brokers, func(a, b private.Broker) int { return cmp.Compare(a.ID, b.ID) })
-	return best, nil
-}
-
-func sortedIDs(m map[int32]*kgo.Broker) []int32 {
-	ids := make([]int32, 0, len(m))
-	for id := range m {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return ids
+	return nil
 }
 
 // newer prefers the word of who leads, then of who has a leader, then of who has applied most.
@@ -224,7 +226,7 @@ func (s *session) lookOnce(c *cli.Context) (snapshot, error) {
 	if err := needArgs(c, 0, 0, ""); err != nil {
 		return snapshot{}, err
 	}
-	l, err := s.connect(c)
+	l, err := s.open(c)
 	if err != nil {
 		return snapshot{}, err
 	}
@@ -335,12 +337,9 @@ func clusterHealthCommand(s *session) *cli.Command {
 			if err := needArgs(c, 0, 0, ""); err != nil {
 				return err
 			}
-			l, opts, err := s.prepare(c)
+			l, err := s.open(c)
 			if err != nil {
 				return err
-			}
-			if l.cl, err = kgo.NewClient(opts...); err != nil {
-				return usage("%s", err)
 			}
 			defer l.close()
 			ctx, cancel := l.limited(c)
@@ -431,7 +430,7 @@ func (s *session) members(c *cli.Context) ([]nodeRow, error) {
 		}
 		ids = append(ids, id)
 	}
-	l, err := s.connect(c)
+	l, err := s.open(c)
 	if err != nil {
 		return nil, err
 	}
@@ -530,7 +529,12 @@ func (s *session) raftTransfer(c *cli.Context) error {
 	if sn.Controller < 0 {
 		return noController()
 	}
-	a, err := private.TransferRaft.Call(ctx, l.cl.Broker(int(sn.Controller)), private.Empty{})
+	b, closeIt, err := l.broker(sn, sn.Controller)
+	if err != nil {
+		return err
+	}
+	defer closeIt()
+	a, err := private.TransferRaft.Call(ctx, b, private.Empty{})
 	if err = refused(err, a.Failure); err != nil {
 		return err
 	}
@@ -541,9 +545,36 @@ func (s *session) raftTransfer(c *cli.Context) error {
 	return err
 }
 
+// open makes a client and asks nobody: whether somebody answers is what these commands are about.
+func (s *session) open(c *cli.Context) (*link, error) {
+	l, opts, err := s.prepare(c)
+	if err != nil {
+		return nil, err
+	}
+	if l.cl, err = kgo.NewClient(opts...); err != nil {
+		return nil, usage("%s", err)
+	}
+	return l, nil
+}
+
+// broker is the one with an id, by the address that the cluster has for it.
+func (l *link) broker(sn snapshot, id int32) (*kgo.Broker, func(), error) {
+	for _, b := range sn.Brokers {
+		if b.ID != id {
+			continue
+		}
+		cl, err := kgo.NewClient(slices.Concat(l.opts, []kgo.Opt{kgo.SeedBrokers(b.Addr)})...)
+		if err != nil {
+			return nil, nil, err
+		}
+		return cl.SeedBrokers()[0], cl.Close, nil
+	}
+	return nil, nil, unknownBroker(id)
+}
+
 // changing connects for a command that changes something.
 func (s *session) changing(c *cli.Context) (*link, context.Context, func(), error) {
-	l, err := s.connect(c)
+	l, err := s.open(c)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -21,15 +21,15 @@ func oneBroker(c *cli.Context) (int32, error) {
 }
 
 // anyone is a broker that answers: all of them can change the cluster.
-func (l *link) anyone(ctx context.Context) (*kgo.Broker, error) {
+func (l *link) anyone(ctx context.Context) (*kgo.Broker, func(), error) {
 	sn, err := l.look(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if sn.Controller < 0 {
-		return nil, noController()
+		return nil, nil, noController()
 	}
-	return l.cl.Broker(int(sn.AnsweredBy)), nil
+	return l.broker(sn, sn.AnsweredBy)
 }
 
 func clusterDecommissionCommand(s *session) *cli.Command {
@@ -61,10 +61,11 @@ func (s *session) decommission(c *cli.Context) error {
 		return err
 	}
 	defer done()
-	b, err := l.anyone(ctx)
+	b, closeIt, err := l.anyone(ctx)
 	if err != nil {
 		return err
 	}
+	defer closeIt()
 	ask := func(q private.DecommissionRequest) (private.Progress, error) {
 		q.Broker = id
 		ctx, cancel := context.WithTimeout(c.Context, l.timeout)
@@ -157,10 +158,11 @@ func clusterRemoveCommand(s *session) *cli.Command {
 				return err
 			}
 			defer done()
-			b, err := l.anyone(ctx)
+			b, closeIt, err := l.anyone(ctx)
 			if err != nil {
 				return err
 			}
+			defer closeIt()
 			q := private.RemoveRequest{Broker: id, Force: c.Bool("force"), DryRun: true}
 			a, err := private.Remove.Call(ctx, b, q)
 			if err = refused(err, a.Failure); err != nil {

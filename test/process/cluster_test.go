@@ -332,7 +332,7 @@ func TestOneBrokerGrows(t *testing.T) {
 		return strings.Contains(c.MustKctl("topic", "describe", "t"), "rf 3") && !strings.Contains(c.MustKctl("topic", "describe", "t"), "under-replicated")
 	})
 	c.Broker(1).Kill()
-	demandNumbers(t, read(t, c.Broker(2).Addr, "t"), 100)
+	demandNumbers(t, readPartition(t, c.Broker(2).Addr, "t", 0), 100)
 }
 
 // TestLostQuorumIsRecovered with the data of one broker out of three.
