@@ -40,6 +40,7 @@ type cell struct {
 type cellOptions struct {
 	maxLag time.Duration
 	disk   bool
+	racks  bool // each broker has its own, and clients are sent to them
 }
 
 type cellNode struct {
@@ -94,7 +95,7 @@ func (n *cellNode) start() {
 	n.set = replica.NewSet(replica.Options{
 		BrokerID: n.id, Dirs: n.dirs, Logger: slog.New(slog.DiscardHandler),
 		Subscribe:   func() replica.Subscription { return n.c.subscribe() },
-		Incarnation: func() uuid.UUID { return inc }, Dial: n.c.dial, MaxLag: n.c.o.maxLag,
+		Incarnation: func() uuid.UUID { return inc }, Dial: n.c.dial, MaxLag: n.c.o.maxLag, RackAware: n.c.o.racks,
 		ChangeISR: func(ctx context.Context, cs []controller.ISRChange) []error { return n.c.changeISR(n.id, inc, cs) },
 		GiveUp:    func(_ context.Context, of []controller.Partition) error { return n.c.giveUp(n.id, of) },
 	})
@@ -116,7 +117,7 @@ func (n *cellNode) start() {
 	}
 	n.starts = append(n.starts, inc)
 	n.c.apply(metadata.RegisterBroker{
-		Broker: metadata.Broker{ID: n.id, Incarnation: inc}, Starts: n.starts, Proof: metadata.ProofFull,
+		Broker: metadata.Broker{ID: n.id, Incarnation: inc, Rack: fmt.Sprintf("rack-%d", n.id)}, Starts: n.starts, Proof: metadata.ProofFull,
 	})
 }
 

@@ -289,3 +289,73 @@ func TestDamagedLeaderGivesUpAndIsMadeAnew(t *testing.T) {
 	c.mustCommit(c.meta("t").Leader, "t", 1)
 	c.untilEqual("t")
 }
+
+// A replica that is being added is slowed by the quotas of either side; those in sync are not.
+func TestThrottledReplicaWaitsAndTheOthersDoNot(t *testing.T) {
+	for _, side := range []string{"leader", "follower"} {
+		c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+		c.topic("t", map[string]string{side + ".replication.throttled.replicas": "*"}, 1, 2)
+		c.mustCommit(1, "t", 10)
+		slow := metadata.Resource{Type: metadata.ResourceBroker}
+		c.apply(metadata.SetConfigs{Resource: slow, Set: map[string]string{side + ".replication.throttled.rate": "1"}})
+		c.change("t", func(ch *metadata.PartitionChange) {
+			ch.Replicas, ch.Adding = []metadata.BrokerID{1, 2, 3}, []metadata.BrokerID{3}
+		})
+		for range 20 {
+			c.mustCommit(1, "t", 10)
+		}
+		if l, _ := c.nodes[3].dirs.Get(tp("t")); l.End() == 210 {
+			t.Errorf("%s: the throttled replica has it all", side)
+		}
+		c.apply(metadata.SetConfigs{Resource: slow, Delete: []string{side + ".replication.throttled.rate"}})
+		c.untilISR("t", 1, 2, 3)
+		c.untilEqual("t")
+	}
+}
+
+// Consumers are sent to a follower in their rack, which answers up to what it knows to be committed.
+func TestConsumersReadInTheirRack(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour, racks: true})
+	c.topic("t", nil, 1, 2, 3)
+	c.mustCommit(1, "t", 10)
+	c.untilEqual("t")
+	read := func(id metadata.BrokerID, rack string, from int64) (replica.ReadResult, error) {
+		r, err := c.part(id, "t").Read(replica.ReadRequest{
+			From: from, MaxBytes: 1 << 20, CurrentEpoch: -1, FetchedEpoch: -1, Anywhere: true, Rack: rack,
+		})
+		r.Slice.Release()
+		return r, err
+	}
+	for rack, want := range map[string]metadata.BrokerID{"rack-1": 0, "rack-2": 2, "rack-3": 3, "elsewhere": 0, "": 0} {
+		r, err := read(1, rack, 0)
+		if err != nil || r.Preferred != want {
+			t.Errorf("%q: preferred %d, %v", rack, r.Preferred, err)
+		}
+	}
+	c.until("records on the follower", func() bool {
+		r, err := read(2, "rack-2", 0)
+		return err == nil && r.Preferred == 0 && r.HighWatermark == 10
+	})
+	if _, err := read(2, "rack-2", 11); !errors.As(err, new(*replica.HighWatermarkBehindError)) {
+		t.Errorf("beyond the follower's end: %v", err)
+	}
+	if _, err := c.part(2, "t").Read(replica.ReadRequest{MaxBytes: 1, CurrentEpoch: -1, FetchedEpoch: -1}); !errors.As(err, new(*replica.NotLeaderError)) {
+		t.Errorf("a client that does not know of followers: %v", err)
+	}
+	woken := make(chan struct{}, 1)
+	p := c.part(3, "t")
+	w := &replica.Waiter{Wake: func() { woken <- struct{}{} }, Anywhere: true}
+	c.until("high watermark on the follower", func() bool {
+		r, err := read(3, "rack-3", 10)
+		return err == nil && r.HighWatermark == 10
+	})
+	w.Arm(1, 1)
+	p.Park(w, p.Readable())
+	c.mustCommit(1, "t", 1)
+	select {
+	case <-woken:
+	case <-time.After(time.Minute):
+		t.Error("a fetch that waits at a follower is not woken")
+	}
+	w.Unpark()
+}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/partition"
@@ -55,6 +56,7 @@ type cursor struct {
 	toldStart int64
 	answer    partition.Answer // what the machine said to the question
 	err       error            // instead
+	paused    bool             // throttled: it gets no records for a while
 
 	// Guarded by feed.mu.
 	listed, urgent bool
@@ -211,7 +213,7 @@ func (f *Feed) Forget(topic uuid.UUID, index int32) {
 func (c *cursor) offerLocked(end, hw int64, w *Wakes) {
 	start := c.p.log.Start()
 	switch {
-	case c.asked:
+	case c.asked || c.paused:
 	case c.answer.Diverging != nil || c.from != end || c.from < start:
 		if c.feed.line(c, true, w == nil) {
 			w.add(c.feed)
@@ -219,6 +221,21 @@ func (c *cursor) offerLocked(end, hw int64, w *Wakes) {
 	case hw > c.toldHW || start > c.toldStart:
 		c.feed.ready(c, false)
 	}
+}
+
+// pauseLocked offers nothing for a while. The partition's lock is held.
+func (c *cursor) pauseLocked(pause time.Duration) {
+	if c.paused {
+		return
+	}
+	c.paused = true
+	time.AfterFunc(pause, func() {
+		c.p.mu.Lock()
+		defer c.p.mu.Unlock()
+		if c.paused = false; c.kept && c.p.mu.lead != nil {
+			c.offerLocked(c.p.log.End(), c.p.log.HighWatermark(), nil)
+		}
+	})
 }
 
 // Wakes gathers the followers that appends have something for, so that what one request appends to several partitions

@@ -212,6 +212,14 @@ func (f *fetcher) later(d *followed) {
 	f.pauseLocked(d, min(max(2*d.delay, minBackoff), f.all.settings.MaxBackoff))
 }
 
+// pause has a partition named after a while.
+func (f *fetcher) pause(d *followed, pause time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pauseLocked(d, pause)
+	d.delay = 0
+}
+
 func (f *fetcher) pauseLocked(d *followed, pause time.Duration) {
 	if d.gone || !d.until.IsZero() {
 		return

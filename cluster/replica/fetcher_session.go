@@ -280,6 +280,14 @@ func (s *session) handle(res *protocol.FollowedPartition) {
 		s.failed(d, err)
 		return
 	}
+	if len(res.Records) > 0 && d.p.slows() {
+		t, now := &d.p.env.following, d.p.env.mono()
+		t.took(len(res.Records), now)
+		if pause := t.pause(now); pause > 0 {
+			f.pause(d, pause)
+			return
+		}
+	}
 	if len(res.Records) > 0 || action.Kind != partition.Append {
 		f.again(d)
 	}

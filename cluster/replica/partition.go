@@ -63,7 +63,8 @@ type env struct {
 	// synced is told of syncs of a follower's log with karst.durability=fsync.
 	synced func(*Partition)
 	// rackOf tells a broker's rack; nil: clients are not sent to followers.
-	rackOf func(metadata.BrokerID) string
+	rackOf             func(metadata.BrokerID) string
+	leading, following throttle // of what is given to, and taken as, throttled followers
 	// failed is told of a partition whose log cannot be used any more.
 	failed func(*Partition, error)
 }

@@ -238,6 +238,13 @@ func (p *Partition) give(c *cursor, maxBytes int) (res FollowerRead, ok bool) {
 	end, hw := p.log.End(), p.log.HighWatermark()
 	res.HighWatermark, res.StableOffset, res.LogStart, res.LogEnd = hw, hw, p.log.Start(), end
 	from := c.from
+	if from < end {
+		if pause := p.slowed(c.feed.follower.Broker, p.mu.view.ISR); pause > 0 {
+			c.pauseLocked(pause)
+			p.mu.Unlock()
+			return res, false
+		}
+	}
 	switch {
 	case c.answer.Diverging != nil:
 		res.Diverging = &storage.EpochEnd{Epoch: int32(c.answer.Diverging.Epoch), End: c.answer.Diverging.End}
@@ -264,6 +271,9 @@ func (p *Partition) give(c *cursor, maxBytes int) (res FollowerRead, ok bool) {
 		p.mu.Unlock()
 	default:
 		p.topic.replicated.Add(int64(res.Slice.Len()))
+		if p.env.leading.limits() && p.Settings().leaderThrottled.has(p.index, p.env.self) {
+			p.env.leading.took(res.Slice.Len(), p.env.mono())
+		}
 	}
 	return res, true
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -116,6 +117,8 @@ func (s *Set) replicate(o Options) {
 		self: o.BrokerID, incarnation: o.Incarnation, mono: o.Mono, maxLag: o.MaxLag, writable: o.Writable,
 		requestSync: s.dirs.RequestSync,
 	}
+	s.env.leading.set(math.MaxInt64)
+	s.env.following.set(math.MaxInt64)
 	if o.RackAware {
 		s.env.rackOf = s.rackOf
 	}

@@ -22,6 +22,9 @@ func (s *Set) Apply(ctx context.Context, im *metadata.Image, delta metadata.Delt
 		delta = metadata.Diff(before, im)
 	}
 	s.coming.Store(im)
+	if first {
+		s.rates(im)
+	}
 	for _, c := range delta.Topics {
 		if c.Before != nil && c.After == nil {
 			s.remove(c.Before)

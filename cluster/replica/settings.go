@@ -17,6 +17,8 @@ type Settings struct {
 	Topic config.TopicConfig
 	Log   storage.Config
 	Rules batch.Rules // what an appended batch must obey; Now is to be set on a copy
+
+	leaderThrottled, followerThrottled throttled
 }
 
 // Layers returns the layers of settings that the image and the broker's own configuration give a topic.
@@ -43,7 +45,11 @@ func (s *Set) settings(im *metadata.Image, topic string) *Settings {
 			c, _ = config.ParseTopic(config.Layers{})
 		}
 	}
-	return &Settings{Topic: c, Log: logConfig(&c, s.producerExpiry), Rules: rules(&c)}
+	return &Settings{
+		Topic: c, Log: logConfig(&c, s.producerExpiry), Rules: rules(&c),
+		leaderThrottled:   parseThrottled(c.Replication.LeaderThrottled),
+		followerThrottled: parseThrottled(c.Replication.FollowerThrottled),
+	}
 }
 
 // reconfigure replaces the settings of the topics that the changed resources touch; logs and rules take them at once.
@@ -55,6 +61,7 @@ func (s *Set) reconfigure(im *metadata.Image, changed []metadata.Resource) {
 		}
 	}
 	if all {
+		s.rates(im)
 		for t := range s.byID.all() {
 			s.resettle(im, t)
 		}
