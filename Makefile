@@ -36,7 +36,7 @@ lint: ## vet, staticcheck, formatting, dead code
 	@out=$$($(TOOL) deadcode -test -filter '^github.com/karstlog/karst' ./...); test -z "$$out" || { echo "$$out"; exit 1; }
 
 # Tests that walk through every crash point or flipped bit on one goroutine have nothing for the race detector to find.
-ENUMERATIONS = TestEveryFlippedBit|TestEveryOperationFailsOnce|TestCrashAtEveryOperation|TestDirectoriesSurviveACrashAtEveryOperation|TestEveryDirectoryOperationFailsOnce|TestSimulation
+ENUMERATIONS = TestEveryFlippedBit|TestEveryOperationFailsOnce|TestCrashAtEveryOperation|TestDirectoriesSurviveACrashAtEveryOperation|TestEveryDirectoryOperationFailsOnce|TestSimulation|TestLeadersDieWhileTheInSyncSetChanges|TestLostDisks|TestLastReplicaStanding|TestSyncedRecordsSurvivePowerCuts|TestDeletedRecords
 
 race: ## the tests under the race detector (needs a C compiler)
 	CGO_ENABLED=1 go test -race -timeout 20m -skip '$(ENUMERATIONS)' ./...

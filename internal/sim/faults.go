@@ -187,11 +187,15 @@ func (w *World) trap(r *replica, p *partition.Proposal) {
 	if w.healed || len(p.ISR) <= len(r.view.ISR) || w.chance(0.3) {
 		return
 	}
+	if slices.ContainsFunc(r.view.Peers, func(x partition.Peer) bool { return !x.MayJoin && slices.Contains(p.ISR, x.Member) }) {
+		return // it will be refused
+	}
 	for _, m := range p.ISR {
 		if !slices.Contains(r.view.ISR, m.Broker) {
-			l := link{n.host, int(m.Broker)}
-			w.net.cut[l] = true
-			w.after(time.Second, func() { delete(w.net.cut, l) })
+			for _, l := range []link{{n.host, int(m.Broker)}, {int(m.Broker), n.host}} {
+				w.net.cut[l] = true
+				w.after(time.Second, func() { delete(w.net.cut, l) })
+			}
 		}
 	}
 	w.after(w.between(20*time.Millisecond, 500*time.Millisecond), func() {

@@ -109,7 +109,7 @@ func TestLeadersDieWhileTheInSyncSetChanges(t *testing.T) {
 
 // TestLostDisks: a broker with an empty disk is not taken for what it was before.
 func TestLostDisks(t *testing.T) {
-	biased(t, 40, func(o Options) Options {
+	biased(t, 200, func(o Options) Options {
 		o = o.Only(Wipe)
 		o.Trap, o.FaultEvery, o.MaxLag, o.Pace = true, time.Second, 5*time.Second, time.Second // mostly idle
 		return o
