@@ -25,6 +25,18 @@ func (m *member) has(id string) (Suffrage, bool) {
 	return 0, false
 }
 
+// voters is how many a node knows of.
+func (m *member) voters() int {
+	n := 0
+	servers, _ := m.Servers()
+	for _, s := range servers {
+		if s.Suffrage == Voter {
+			n++
+		}
+	}
+	return n
+}
+
 // change makes a change of members with the index of the moment.
 func (m *member) change(t testing.TB, do func(ctx context.Context, server string, index uint64) error, server string) {
 	t.Helper()
@@ -58,7 +70,9 @@ func TestAQuorumGrowsAndShrinks(t *testing.T) {
 		for n := 2; n <= 3; n++ {
 			first.change(t, first.AddVoter, serverOf(n).ID)
 		}
-		tr.agree()
+		for _, m := range tr.all() {
+			eventually(t, "all know of three voters", func() bool { return m.voters() == 3 })
+		}
 		tr.isolate(1, true) // two of three go on
 		tr.followersOf(1)[0].create(t, 200, 201)
 		tr.isolate(1, false)

@@ -183,7 +183,9 @@ func (q *Quorum) serveNode(ctx context.Context, node *raft.Raft) error {
 	var err error
 	select {
 	case <-ctx.Done():
-		if q.o.Network != nil {
+		select {
+		case err = <-q.fatal: // just now
+		default:
 			q.handOver()
 		}
 	case err = <-q.fatal:
@@ -198,6 +200,9 @@ func (q *Quorum) serveNode(ctx context.Context, node *raft.Raft) error {
 
 // handOver gives leadership away before this node stops. It stops in any case.
 func (q *Quorum) handOver() {
+	if q.o.Network == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), handOverTimeout)
 	defer cancel()
 	if err := q.TransferLeadership(ctx); err != nil {

@@ -208,3 +208,49 @@ func (f *failingStore) StoreLogs(logs []*raft.Log) error {
 	}
 	return f.LogStore.StoreLogs(logs)
 }
+
+// TestTheTailIsTheLog: what is kept in memory is what was written last, bounded, and gone with what is deleted.
+func TestTheTailIsTheLog(t *testing.T) {
+	s := &logStore{LogStore: raft.NewInmemStore()}
+	disk := &logStore{LogStore: s.LogStore}
+	write := func(from, to, term uint64, size int) {
+		var logs []*raft.Log
+		for i := from; i < to; i++ {
+			logs = append(logs, &raft.Log{Index: i, Term: term, Data: make([]byte, size)})
+		}
+		if err := s.store(logs); err != nil {
+			t.Fatal(err)
+		}
+		s.tail.add(logs)
+	}
+	check := func(when string, last uint64) {
+		t.Helper()
+		for i := uint64(1); i <= last+1; i++ {
+			var got, want raft.Log
+			err, wantErr := s.GetLog(i, &got), disk.GetLog(i, &want)
+			if !errors.Is(err, wantErr) || got.Index != want.Index || got.Term != want.Term || len(got.Data) != len(want.Data) {
+				t.Fatalf("%s: entry %d is %d of term %d (%v), on disk %d of term %d (%v)", when, i, got.Index, got.Term, err, want.Index, want.Term, wantErr)
+			}
+		}
+	}
+	write(1, 50, 1, 10)
+	check("small", 49)
+	write(50, 60, 1, tailBytes/4)
+	if n := len(s.tail.mu.logs); n > 4 || s.tail.mu.bytes > tailBytes {
+		t.Errorf("%d entries, %d bytes are kept", n, s.tail.mu.bytes)
+	}
+	check("large", 59)
+	if err := s.DeleteRange(40, 59); err != nil {
+		t.Fatal(err)
+	}
+	check("cut", 39)
+	write(40, 45, 2, 10)
+	check("written again", 44)
+	write(80, 82, 3, 10) // behind a snapshot
+	check("with a gap", 81)
+	write(82, 82+2*maxTail, 3, 1)
+	if n := len(s.tail.mu.logs); n > maxTail {
+		t.Errorf("%d entries are kept", n)
+	}
+	check("many", 81+2*maxTail)
+}

@@ -36,6 +36,7 @@ type logStore struct {
 	// replay holds the entries after the snapshot that open has read and checked, until they are applied: Raft asks for
 	// each of them twice at start.
 	replay atomic.Pointer[replay]
+	tail   tail
 }
 
 type replay struct {
@@ -123,6 +124,15 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 	if !s.working.Load() {
 		return s.store(logs)
 	}
+	err := s.storeInTime(logs)
+	if err == nil {
+		s.tail.add(logs)
+	}
+	return err
+}
+
+// storeInTime hands the write to work and waits no longer than it may take.
+func (s *logStore) storeInTime(logs []*raft.Log) error {
 	begin := time.Now()
 	job := &storeJob{logs: logs, done: make(chan struct{})}
 	deadline := time.NewTimer(s.timeout)
@@ -173,6 +183,9 @@ func (s *logStore) GetLog(index uint64, l *raft.Log) error {
 		*l = r.logs[index-r.first]
 		return nil
 	}
+	if s.tail.get(index, l) {
+		return nil
+	}
 	if err := s.LogStore.GetLog(index, l); err != nil {
 		return err
 	}
@@ -185,6 +198,7 @@ func (s *logStore) GetLog(index uint64, l *raft.Log) error {
 // DeleteRange is part of raft.LogStore.
 func (s *logStore) DeleteRange(first, last uint64) error {
 	s.replay.Store(nil)
+	s.tail.clear()
 	return s.LogStore.DeleteRange(first, last)
 }
 
