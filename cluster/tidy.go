@@ -90,6 +90,9 @@ func (t *tenure) raise(ctx context.Context) {
 		t.o.Logger.Info("internal topic gets more replicas", "topic", offsetsTopic, "partitions", len(changes))
 		t.decided(ctx, alter(changes))
 	}
+	if cmd, ok := v.Safeguard(offsetsTopic); ok {
+		t.decided(ctx, []metadata.Command{cmd})
+	}
 }
 
 // offsetsTopic is where consumer groups are kept.

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/karstlog/karst/cluster/metadata"
@@ -62,6 +63,20 @@ func (v View) PreferredLeaders(limit int, settled func(metadata.BrokerID) bool) 
 		}
 	}
 	return out
+}
+
+// Safeguard sets min.insync.replicas of a topic of the broker's own that has got enough replicas for it; false when there
+// is nothing to do.
+func (v View) Safeguard(topic string) (metadata.SetConfigs, bool) {
+	t, ok := v.Image.Topic(topic)
+	if !ok || slices.ContainsFunc(t.Partitions, func(p metadata.Partition) bool { return len(p.Replicas) < safeFactor || Reassigning(&p) }) {
+		return metadata.SetConfigs{}, false
+	}
+	r := metadata.Resource{Type: metadata.ResourceTopic, Name: topic}
+	before := v.Image.Configs(r)
+	after := v.withSafeMinimum(maps.Clone(before))
+	c := difference(r, before, after, v.Image.ConfigVersion(r))
+	return c, len(c.Set) > 0
 }
 
 // RaiseReplication gives topics of the broker's own more replicas as brokers join, up to the given factor; at most limit

@@ -203,10 +203,12 @@ func (v View) unclean(topic string) bool {
 	return v.topicValue(topic, "unclean.leader.election.enable") == "true"
 }
 
+const minInsync = "min.insync.replicas"
+
 // bar is how many members an ISR needs for the high watermark to move: min.insync.replicas of the topic, but never more
 // than it has replicas.
 func (v View) bar(topic string, replicas int) int32 {
-	n, err := strconv.Atoi(v.topicValue(topic, "min.insync.replicas"))
+	n, err := strconv.Atoi(v.topicValue(topic, minInsync))
 	if err != nil {
 		return 1
 	}

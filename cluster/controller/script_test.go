@@ -79,7 +79,7 @@ func (s *script) line(cmd string, words []string) string {
 		return "ok"
 	case "brokers":
 		s.apply(metadata.RegisterBroker{Broker: metadata.Broker{
-			ID: metadata.BrokerID(num("id", 0)), Incarnation: uuid.UUID{1}, Rack: fields["rack"], Fenced: slices.Contains(bare, "fenced"),
+			ID: metadata.BrokerID(num("id", 0)), Incarnation: uuid.UUID{byte(num("life", 1))}, Rack: fields["rack"], Fenced: slices.Contains(bare, "fenced"),
 		}})
 		return "ok"
 	case "create":
@@ -104,11 +104,115 @@ func (s *script) line(cmd string, words []string) string {
 		}
 		s.apply(c)
 		return fmt.Sprintf("%v", c.New)
+	case "decide":
+		return s.decide(bare, fields)
 	case "alter", "replace":
 		return s.alter(bare, cmd == "replace")
 	}
 	s.t.Fatalf("unknown command %s", cmd)
 	return ""
+}
+
+// decide makes one of the controller's decisions, applies it, and shows what it came to.
+func (s *script) decide(bare []string, fields map[string]string) string {
+	number := func(text string) int32 {
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		return int32(n)
+	}
+	list := func(text string) (ids []metadata.BrokerID) {
+		for _, w := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' }) {
+			ids = append(ids, metadata.BrokerID(number(w)))
+		}
+		return ids
+	}
+	v := s.view()
+	part := Partition{Topic: fields["topic"]}
+	if fields["partition"] != "" {
+		part.Partition = number(fields["partition"])
+	}
+	one := func(c metadata.PartitionChange, err error) (metadata.Command, error) {
+		return metadata.AlterPartitions{Broker: metadata.NoBroker, Changes: []metadata.PartitionChange{c}}, err
+	}
+	var c metadata.Command
+	var err error
+	note := ""
+	switch bare[0] {
+	case "fence":
+		c, _ = v.Fence(metadata.BrokerID(number(bare[1])))
+	case "drain":
+		var stuck []Partition
+		c, stuck, err = v.Drain(metadata.BrokerID(number(bare[1])), true)
+		note = fmt.Sprintf("stuck %v ", stuck)
+	case "give-up":
+		ch, ok := v.GiveUp(metadata.BrokerID(number(bare[1])), part)
+		if !ok {
+			return "nothing"
+		}
+		c, err = one(ch, nil)
+	case "repair":
+		t, _ := s.im.Topic(fields["topic"])
+		c = metadata.AlterPartitions{Broker: metadata.NoBroker, Changes: v.Repair(t)}
+	case "prefer":
+		c = metadata.AlterPartitions{Broker: metadata.NoBroker, Changes: v.PreferredLeaders(int(number(fields["limit"])), func(metadata.BrokerID) bool { return true })}
+	case "raise":
+		c = metadata.AlterPartitions{Broker: metadata.NoBroker, Changes: v.RaiseReplication(fields["topic"], 3, 10)}
+	case "reassign":
+		c, err = one(v.Reassign(Reassignment{part, list(fields["to"]), fields["keep"] != ""}))
+	case "cancel":
+		c, err = one(v.Reassign(Reassignment{Partition: part}))
+	case "elect":
+		c, err = one(v.ElectLeader(part, len(bare) > 1))
+	case "isr":
+		t, _ := s.im.Topic(part.Topic)
+		p := t.Partitions[part.Partition]
+		ch := ISRChange{TopicID: t.ID, Partition: part.Partition, LeaderEpoch: p.LeaderEpoch, PartitionEpoch: p.PartitionEpoch}
+		for _, id := range list(fields["to"]) {
+			ch.ISR = append(ch.ISR, v.member(id))
+		}
+		c, err = v.ChangeISR(v.member(p.Leader), ch)
+	case "evacuate":
+		rs, left, err := v.Evacuate(metadata.BrokerID(number(bare[1])), 10)
+		if err != nil {
+			return refusal(err)
+		}
+		return fmt.Sprintf("%v, %d left", rs, left)
+	}
+	if err != nil {
+		return refusal(err)
+	}
+	if a, ok := c.(metadata.AlterPartitions); ok && len(a.Changes) == 0 {
+		return "nothing"
+	}
+	before := s.im
+	s.index++
+	if s.im, _, err = before.Apply(s.index, c); err != nil {
+		return "refused: " + refusal(err)
+	}
+	return strings.TrimSpace(note + s.changed(before))
+}
+
+// changed shows the partitions that are others now.
+func (s *script) changed(before *metadata.Image) string {
+	var b strings.Builder
+	for _, c := range metadata.Diff(before, s.im).Topics {
+		for i, p := range c.After.Partitions {
+			if c.Before.Partitions[i].PartitionEpoch == p.PartitionEpoch {
+				continue
+			}
+			fmt.Fprintf(&b, "%s-%d replicas=%v isr=%v leader=%d epoch=%d", c.Name, i, p.Replicas, p.ISR, p.Leader, p.LeaderEpoch)
+			if len(p.ELR) > 0 {
+				fmt.Fprintf(&b, " elr=%v", p.ELR)
+			}
+			if Reassigning(&p) {
+				fmt.Fprintf(&b, " adding=%v removing=%v", p.Adding, p.Removing)
+			}
+			b.WriteString("\n")
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 func refusal(err error) string {

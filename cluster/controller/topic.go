@@ -49,7 +49,39 @@ func (v View) CreateTopic(t NewTopic, d Draw) (metadata.CreateTopic, error) {
 	if err != nil {
 		return metadata.CreateTopic{}, err
 	}
+	if v.chooses(t) && len(replicas[0]) >= safeFactor {
+		configs = v.withSafeMinimum(configs)
+	}
 	return metadata.CreateTopic{ID: d.ID, Name: t.Name, Partitions: replicas, Configs: configs}, nil
+}
+
+// A topic whose number of replicas nobody has chosen is safe against the loss of a broker if there are three of them: two
+// must have a record before it counts.
+const (
+	safeFactor  = 3
+	safeMinimum = "2"
+)
+
+// chooses tells whether the number of replicas is chosen here: by the number of brokers, or for a topic of the broker's own.
+func (v View) chooses(t NewTopic) bool {
+	return IsOwn(t.Name) || t.ReplicationFactor == Default && len(t.Assignment) == 0 && v.Defaults.ReplicationFactor == 0
+}
+
+// IsOwn tells whether a topic is the broker's own, which clients may not write to.
+func IsOwn(name string) bool { return name == "__consumer_offsets" }
+
+// withSafeMinimum sets min.insync.replicas unless somebody has.
+func (v View) withSafeMinimum(configs map[string]string) map[string]string {
+	l := v.Layers()
+	l.Topic = configs
+	if value, ok := l.TopicValue(minInsync); !ok || value.Source != config.SourceDefault {
+		return configs
+	}
+	if configs == nil {
+		configs = map[string]string{}
+	}
+	configs[minInsync] = safeMinimum
+	return configs
 }
 
 func (v View) checkName(name string) error {
