@@ -327,6 +327,8 @@ func (n *Node) join(ctx context.Context, parts *stages) error {
 		return errors.Join(err, n.server.Close())
 	}
 	parts.start("groups", n.groups.Run, nil)
+	n.applySettings(n.quorum.Image())
+	parts.start("settings", n.followSettings, nil)
 	parts.start("transactions", n.txns.Run, nil)
 	// The image is that of the last commit: what it does not know was deleted.
 	return n.set.SetStraysAside()

@@ -1,0 +1,365 @@
+package karsttest_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/karstlog/karst/karsttest"
+)
+
+// setting is a broker with one setting changed, and what must be seen then.
+type setting struct {
+	name, value string
+	dynamic     bool // changed at run time, for all brokers
+	more        []karsttest.Option
+	see         func(t *testing.T, b *karsttest.Broker, c *kgo.Client)
+}
+
+// TestSettingsOfTheBrokerTakeEffect shows of each setting that it does something: what is seen is not seen without it.
+func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
+	topic := karsttest.Topic("t", 1)
+	for _, s := range []setting{
+		{name: "max.connections", value: "3", dynamic: true, see: refusesConnections},
+		{name: "max.connections.per.ip", value: "3", dynamic: true, see: refusesConnections},
+		{name: "max.connections.per.ip.overrides", value: "127.0.0.1:3", dynamic: true, see: refusesConnections},
+		{name: "message.max.bytes", value: "2000", dynamic: true, more: []karsttest.Option{topic}, see: refusesRecord(kgo.StringRecord(strings.Repeat("x", 3000)), "MESSAGE_TOO_LARGE")},
+		{name: "log.message.timestamp.before.max.ms", value: "1000", dynamic: true, more: []karsttest.Option{topic}, see: refusesRecord(&kgo.Record{Timestamp: time.Now().Add(-time.Hour)}, "INVALID_TIMESTAMP")},
+		{name: "log.message.timestamp.after.max.ms", value: "1000", dynamic: true, more: []karsttest.Option{topic}, see: refusesRecord(&kgo.Record{Timestamp: time.Now().Add(30 * time.Minute)}, "INVALID_TIMESTAMP")},
+		{name: "log.message.timestamp.type", value: "LogAppendTime", dynamic: true, more: []karsttest.Option{topic}, see: stampsItself},
+		{name: "compression.type", value: "zstd", dynamic: true, more: []karsttest.Option{topic}, see: compresses},
+		{name: "min.insync.replicas", value: "2", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("min.insync.replicas", "2")},
+		{name: "log.segment.bytes", value: "1048576", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("segment.bytes", "1048576")},
+		{name: "log.retention.ms", value: "5000", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("retention.ms", "5000")},
+		{name: "log.retention.minutes", value: "7", more: []karsttest.Option{topic}, see: topicHas("retention.ms", "420000")},
+		{name: "log.retention.hours", value: "3", more: []karsttest.Option{topic}, see: topicHas("retention.ms", "10800000")},
+		{name: "log.roll.hours", value: "2", more: []karsttest.Option{topic}, see: topicHas("segment.ms", "7200000")},
+		{name: "log.cleanup.policy", value: "compact", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("cleanup.policy", "compact")},
+		{name: "num.partitions", value: "5", see: makesTopics(5)},
+		{name: "auto.create.topics.enable", value: "false", see: makesNoTopics},
+		{name: "delete.topic.enable", value: "false", more: []karsttest.Option{topic}, see: keepsTopics},
+		{name: "socket.request.max.bytes", value: "100000", more: []karsttest.Option{topic}, see: cutsOff(200_000)},
+		{name: "max.request.partition.size.limit", value: "2", more: []karsttest.Option{karsttest.Topic("t", 6)}, see: describesInParts(2)},
+		{name: "group.min.session.timeout.ms", value: "20000", more: []karsttest.Option{topic}, see: refusesSession(10 * time.Second)},
+		{name: "group.max.session.timeout.ms", value: "10000", more: []karsttest.Option{topic}, see: refusesSession(20 * time.Second)},
+		{name: "group.max.size", value: "1", more: []karsttest.Option{topic}, see: refusesSecondMember},
+		{name: "offset.metadata.max.bytes", value: "10", more: []karsttest.Option{topic}, see: refusesMetadata},
+		{name: "offsets.topic.num.partitions", value: "3", more: []karsttest.Option{topic}, see: offsetsTopicHas(3, "")},
+		{name: "offsets.topic.segment.bytes", value: "2097152", more: []karsttest.Option{topic}, see: offsetsTopicHas(0, "2097152")},
+		{name: "broker.rack", value: "r7", see: hasRack("r7")},
+		{name: "node.id", value: "7", see: hasID(7)},
+		{name: "broker.id", value: "8", see: hasID(8)},
+		{name: "connections.max.idle.ms", value: "200", see: closesIdle},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			t.Parallel()
+			more := append([]karsttest.Option{}, s.more...)
+			if !s.dynamic {
+				more = append(more, karsttest.Setting(s.name, s.value))
+			}
+			b := karsttest.Start(t, more...)
+			c := client(t, b)
+			defer c.Close()
+			if s.dynamic {
+				alterAllBrokers(t, c, s.name, s.value)
+			}
+			s.see(t, b, c)
+		})
+	}
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func alterAllBrokers(t *testing.T, c *kgo.Client, name, value string) {
+	t.Helper()
+	resp, err := kadm.NewClient(c).AlterBrokerConfigs(soon(t), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: name, Value: &value}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resp {
+		if r.Err != nil {
+			t.Fatal(r.Err, r.ErrMessage)
+		}
+	}
+}
+
+// until tries again until it holds: settings reach the parts of a broker a moment after they are answered.
+func until(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not seen: " + what)
+		}
+	}
+}
+
+// refusesConnections: with a limit of three, some of six are closed at once.
+func refusesConnections(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+	until(t, "a connection that is refused", func() bool {
+		var open []net.Conn
+		defer func() {
+			for _, c := range open {
+				c.Close()
+			}
+		}()
+		for range 6 {
+			c, err := net.Dial("tcp", b.Bootstrap()[0])
+			if err != nil {
+				return true
+			}
+			open = append(open, c)
+		}
+		for _, c := range open {
+			c.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err := c.Read(make([]byte, 1)); err != nil {
+				if n, ok := err.(net.Error); !ok || !n.Timeout() {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+func refusesRecord(r *kgo.Record, code string) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+		c := client(t, b, kgo.DefaultProduceTopic("t"), kgo.RecordRetries(1), kgo.ProducerBatchCompression(kgo.NoCompression()))
+		defer c.Close()
+		until(t, code, func() bool {
+			again := *r
+			err := c.ProduceSync(soon(t), &again).FirstErr()
+			return err != nil && strings.Contains(err.Error(), code)
+		})
+	}
+}
+
+// roundTrip is a record as it comes back.
+func roundTrip(t *testing.T, b *karsttest.Broker, c *kgo.Client, r *kgo.Record) *kgo.Record {
+	t.Helper()
+	r.Topic = "t"
+	if err := c.ProduceSync(soon(t), r).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	reader := client(t, b, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"t": {r.Partition: kgo.NewOffset().At(r.Offset)}}))
+	defer reader.Close()
+	fetches := reader.PollRecords(soon(t), 1)
+	if fetches.NumRecords() == 0 {
+		t.Fatal(fetches.Errors())
+	}
+	return fetches.Records()[0]
+}
+
+func stampsItself(t *testing.T, b *karsttest.Broker, c *kgo.Client) {
+	until(t, "a record stamped by the broker", func() bool {
+		return roundTrip(t, b, c, kgo.StringRecord("x")).Attrs.TimestampType() == 1
+	})
+}
+
+func compresses(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+	c := client(t, b, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	defer c.Close()
+	until(t, "a batch packed by the broker", func() bool {
+		return roundTrip(t, b, c, kgo.StringRecord(strings.Repeat("x", 500))).Attrs.CompressionType() == 4
+	})
+}
+
+func topicHas(name, value string) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		until(t, name+"="+value, func() bool { return topicConfig(t, c, "t", name) == value })
+	}
+}
+
+func topicConfig(t *testing.T, c *kgo.Client, topic, name string) string {
+	t.Helper()
+	configs, err := kadm.NewClient(c).DescribeTopicConfigs(soon(t), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range configs[0].Configs {
+		if k.Key == name && k.Value != nil {
+			return *k.Value
+		}
+	}
+	return ""
+}
+
+func makesTopics(partitions int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		if _, err := kadm.NewClient(c).CreateTopic(soon(t), -1, -1, nil, "new"); err != nil {
+			t.Fatal(err)
+		}
+		topics, err := kadm.NewClient(c).ListTopics(soon(t), "new")
+		if err != nil || len(topics["new"].Partitions) != partitions {
+			t.Error(topics, err)
+		}
+	}
+}
+
+func makesNoTopics(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+	c := client(t, b, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(1))
+	defer c.Close()
+	if err := c.ProduceSync(soon(t), &kgo.Record{Topic: "new"}).FirstErr(); err == nil {
+		t.Error("the topic was made")
+	}
+}
+
+func keepsTopics(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+	if _, err := kadm.NewClient(c).DeleteTopic(soon(t), "t"); err == nil || !strings.Contains(err.Error(), "TOPIC_DELETION_DISABLED") {
+		t.Error(err)
+	}
+}
+
+// cutsOff: a frame that announces more than the limit ends the connection.
+func cutsOff(bytes int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+		c, err := net.Dial("tcp", b.Bootstrap()[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.Write([]byte{byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)})
+		_, err = c.Read(make([]byte, 1))
+		if n, ok := err.(net.Error); err == nil || ok && n.Timeout() {
+			t.Error("the connection stays open", err)
+		}
+	}
+}
+
+func describesInParts(limit int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		req := kmsg.NewPtrDescribeTopicPartitionsRequest()
+		topic := kmsg.NewDescribeTopicPartitionsRequestTopic()
+		topic.Topic = "t"
+		req.Topics = append(req.Topics, topic)
+		resp, err := req.RequestWith(soon(t), c)
+		if err != nil || len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != limit || resp.NextCursor == nil {
+			t.Errorf("%+v, %v", resp, err)
+		}
+	}
+}
+
+// joinError is the answer to a member that joins; it is asked until a coordinator is there.
+func joinError(t *testing.T, c *kgo.Client, group string, session time.Duration) string {
+	t.Helper()
+	req := kmsg.NewPtrJoinGroupRequest()
+	req.Group, req.ProtocolType, req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = group, "consumer", int32(session.Milliseconds()), 60_000
+	p := kmsg.NewJoinGroupRequestProtocol()
+	p.Name, p.Metadata = "range", []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	req.Protocols = append(req.Protocols, p)
+	for {
+		resp, err := req.RequestWith(soon(t), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.ErrorCode == 79 { // MEMBER_ID_REQUIRED
+			req.MemberID = resp.MemberID
+			continue
+		}
+		if resp.ErrorCode != 14 && resp.ErrorCode != 15 {
+			return fmt.Sprint(resp.ErrorCode)
+		}
+	}
+}
+
+func refusesSession(session time.Duration) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		if got := joinError(t, c, "g", session); got != "26" {
+			t.Error("INVALID_SESSION_TIMEOUT expected, got", got)
+		}
+	}
+}
+
+func refusesSecondMember(t *testing.T, b *karsttest.Broker, c *kgo.Client) {
+	if got := joinError(t, c, "g", 20*time.Second); got != "0" {
+		t.Fatal(got)
+	}
+	other := client(t, b)
+	defer other.Close()
+	if got := joinError(t, other, "g", 20*time.Second); got != "81" {
+		t.Error("GROUP_MAX_SIZE_REACHED expected, got", got)
+	}
+}
+
+func commitWith(t *testing.T, c *kgo.Client, metadata string) error {
+	t.Helper()
+	offsets := kadm.Offsets{}
+	offsets.Add(kadm.Offset{Topic: "t", At: 0, LeaderEpoch: -1, Metadata: metadata})
+	for {
+		resp, err := kadm.NewClient(c).CommitOffsets(soon(t), "g", offsets)
+		if err == nil {
+			err = resp.Error()
+		}
+		if err == nil || !strings.Contains(err.Error(), "COORDINATOR") {
+			return err
+		}
+	}
+}
+
+func refusesMetadata(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+	if err := commitWith(t, c, "short"); err != nil {
+		t.Error(err)
+	}
+	if err := commitWith(t, c, "longer than ten"); err == nil || !strings.Contains(err.Error(), "OFFSET_METADATA_TOO_LARGE") {
+		t.Error(err)
+	}
+}
+
+func offsetsTopicHas(partitions int, segment string) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		if err := commitWith(t, c, ""); err != nil {
+			t.Fatal(err)
+		}
+		topics, err := kadm.NewClient(c).ListTopicsWithInternal(soon(t), "__consumer_offsets")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(topics["__consumer_offsets"].Partitions); partitions > 0 && n != partitions {
+			t.Errorf("%d partitions", n)
+		}
+		if segment != "" && topicConfig(t, c, "__consumer_offsets", "segment.bytes") != segment {
+			t.Error("segment.bytes")
+		}
+	}
+}
+
+func hasRack(rack string) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		brokers, err := kadm.NewClient(c).ListBrokers(soon(t))
+		if err != nil || brokers[0].Rack == nil || *brokers[0].Rack != rack {
+			t.Error(brokers, err)
+		}
+	}
+}
+
+func hasID(id int32) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+		brokers, err := kadm.NewClient(c).ListBrokers(soon(t))
+		if err != nil || brokers[0].NodeID != id {
+			t.Error(brokers, err)
+		}
+	}
+}
+
+func closesIdle(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+	c, err := net.Dial("tcp", b.Bootstrap()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
+		t.Error("an idle connection stays open", err)
+	}
+}
