@@ -67,9 +67,15 @@ func (e *errands) work(ctx context.Context) {
 
 // later answers a call from a worker, or says at once that there are too many.
 func later[Q, A any](e *errands, m private.Method[Q, A], busy A, do func(context.Context, Q) A) protocol.API {
+	return laterOn(e, m, busy, func(ctx context.Context, _ string, q Q) A { return do(ctx, q) })
+}
+
+// laterOn is later for answers that depend on the listener.
+func laterOn[Q, A any](e *errands, m private.Method[Q, A], busy A, do func(context.Context, string, Q) A) protocol.API {
 	return m.Route(func(c *protocol.Call, q Q) {
+		listener := c.Conn().Listener
 		select {
-		case e.queue <- func(ctx context.Context) { m.Reply(c, do(ctx, q)) }:
+		case e.queue <- func(ctx context.Context) { m.Reply(c, do(ctx, listener, q)) }:
 		default:
 			m.Reply(c, busy)
 		}
@@ -80,7 +86,7 @@ func later[Q, A any](e *errands, m private.Method[Q, A], busy A, do func(context
 func (n *Node) privateAPIs(e *errands) []protocol.API {
 	busy := private.Failure{Code: codeBusy, Reason: "many requests wait already: try again"}
 	return []protocol.API{
-		later(e, private.DescribeCluster, private.Cluster{AnsweredBy: int32(n.id), Controller: -1}, n.describeCluster),
+		laterOn(e, private.DescribeCluster, private.Cluster{AnsweredBy: int32(n.id), Controller: -1}, n.describeCluster),
 		private.DescribeNode.Route(func(c *protocol.Call, _ private.Empty) { private.DescribeNode.Reply(c, n.describeNode()) }),
 		later(e, private.Drain, private.Done{Failure: busy}, n.drain),
 		later(e, private.Decommission, private.Progress{Failure: busy}, n.decommission),
@@ -110,7 +116,7 @@ func failure(err error) private.Failure {
 }
 
 // describeCluster tells what this broker knows, whether or not there is a leader.
-func (n *Node) describeCluster(ctx context.Context, _ private.Empty) private.Cluster {
+func (n *Node) describeCluster(ctx context.Context, listener string, _ private.Empty) private.Cluster {
 	im, stats := n.quorum.Image(), n.quorum.Stats()
 	leader, known := n.quorum.Leader()
 	if !known {
@@ -123,7 +129,7 @@ func (n *Node) describeCluster(ctx context.Context, _ private.Empty) private.Clu
 	c.Servers = n.servers(ctx, leader)
 	c.Partitions = n.countPartitions(im)
 	for _, b := range im.Brokers() {
-		c.Brokers = append(c.Brokers, n.describeBroker(im, b, c.Servers))
+		c.Brokers = append(c.Brokers, n.describeBroker(im, b, listener, c.Servers))
 	}
 	return c
 }
@@ -164,10 +170,12 @@ func (n *Node) describeServer(s quorum.Server, leader metadata.BrokerID, match i
 	return out
 }
 
-func (n *Node) describeBroker(im *metadata.Image, b *metadata.Broker, servers []private.Server) private.Broker {
+func (n *Node) describeBroker(im *metadata.Image, b *metadata.Broker, listener string, servers []private.Server) private.Broker {
 	out := private.Broker{ID: int32(b.ID), Rack: b.Rack, State: "alive", Gossip: "not seen", ClusterAddr: b.ClusterAddr}
-	if len(b.Endpoints) > 0 {
-		out.Addr = net.JoinHostPort(b.Endpoints[0].Host, strconv.Itoa(int(b.Endpoints[0].Port)))
+	for _, e := range b.Endpoints {
+		if out.Addr == "" || e.Name == listener { // the one that the client can reach, as Metadata does
+			out.Addr = net.JoinHostPort(e.Host, strconv.Itoa(int(e.Port)))
+		}
 	}
 	switch {
 	case b.Fenced:
@@ -257,7 +265,7 @@ func (n *Node) describeNode() private.Node {
 func (n *Node) has(id metadata.BrokerID) (leaders, replicas int) {
 	im := n.quorum.Image()
 	if b, ok := im.Broker(id); ok {
-		d := n.describeBroker(im, b, nil)
+		d := n.describeBroker(im, b, "", nil)
 		return d.Leaders, d.Replicas
 	}
 	return 0, 0
