@@ -14,7 +14,8 @@ COPY --from=build /out/kctl /kctl
 COPY --from=build --chown=65532:65532 /out/data /data
 USER 65532:65532
 VOLUME /data
-EXPOSE 9092 9644
+EXPOSE 9092 9093 7946/tcp 7946/udp 9644
 STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=2s --start-period=30s CMD ["/kctl", "check", "health"]
 ENTRYPOINT ["/kctl"]
 CMD ["serve", "--data", "/data", "--listen", "PLAINTEXT://0.0.0.0:9092", "--advertise", "PLAINTEXT://localhost:9092", "--http-addr", "0.0.0.0:9644"]
