@@ -127,7 +127,7 @@ func describe(im *metadata.Image, t *metadata.Topic, withOperations bool) kmsg.M
 	for i, p := range t.Partitions {
 		rp := kmsg.NewMetadataResponseTopicPartition()
 		rp.Partition, rp.Leader, rp.LeaderEpoch = int32(i), int32(p.Leader), int32(p.LeaderEpoch)
-		rp.Replicas, rp.ISR, rp.OfflineReplicas = ids(p.Replicas), ids(p.ISR), offline(im, p)
+		rp.Replicas, rp.ISR, rp.OfflineReplicas = ids(p.Replicas), inSync(im, p), offline(im, p)
 		if p.Leader == metadata.NoBroker {
 			rp.ErrorCode = codeLeaderNotAvailable
 		}

@@ -88,8 +88,8 @@ func cursor(topic string, partition int32) *kmsg.DescribeTopicPartitionsResponse
 func describePartition(im *metadata.Image, i int32, p metadata.Partition) kmsg.DescribeTopicPartitionsResponseTopicPartition {
 	out := kmsg.NewDescribeTopicPartitionsResponseTopicPartition()
 	out.Partition, out.LeaderID, out.LeaderEpoch = i, int32(p.Leader), int32(p.LeaderEpoch)
-	out.Replicas, out.ISR, out.OfflineReplicas = ids(p.Replicas), ids(p.ISR), offline(im, p)
-	out.EligibleLeaderReplicas, out.LastKnownELR = ids(p.ELR), []int32{}
+	out.Replicas, out.ISR, out.OfflineReplicas = ids(p.Replicas), inSync(im, p), offline(im, p)
+	out.EligibleLeaderReplicas, out.LastKnownELR = eligible(im, p), ids(p.LastKnown)
 	if p.Leader == metadata.NoBroker {
 		out.ErrorCode = codeLeaderNotAvailable
 	}

@@ -119,6 +119,30 @@ func ids(brokers []metadata.BrokerID) []int32 {
 	return out
 }
 
+// inSync is the ISR as clients are told it. The last of it stays there while its broker is gone, since it has everything;
+// Apache Kafka calls it eligible then.
+func inSync(im *metadata.Image, p metadata.Partition) []int32 {
+	out := []int32{}
+	for _, id := range p.ISR {
+		if b, ok := im.Broker(id); ok && !b.Fenced {
+			out = append(out, int32(id))
+		}
+	}
+	return out
+}
+
+// eligible are those that may lead beside the ISR that clients are told.
+func eligible(im *metadata.Image, p metadata.Partition) []int32 {
+	isr, out := inSync(im, p), []int32{}
+	for _, id := range p.Replicas {
+		may := slices.Contains(p.ELR, id) || slices.Contains(p.ISR, id) && !p.Unproven
+		if may && !slices.Contains(isr, int32(id)) {
+			out = append(out, int32(id))
+		}
+	}
+	return out
+}
+
 // offline lists the replicas whose broker is not there.
 func offline(im *metadata.Image, p metadata.Partition) []int32 {
 	out := []int32{}
