@@ -128,6 +128,9 @@ func (n *Node) importTopics(found storage.Import) ([]metadata.Command, error) {
 		if err != nil {
 			return nil, fmt.Errorf("import topic %s: %w", t.Name, err)
 		}
+		if t.Compacted { // otherwise retention would delete what compaction kept for ever
+			c.Configs = map[string]string{"cleanup.policy": "compact"}
+		}
 		commands = append(commands, c)
 		n.log.Info("topic imported", "topic", t.Name, "partitions", len(t.Partitions))
 	}

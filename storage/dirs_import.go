@@ -24,6 +24,9 @@ type ImportedTopic struct {
 	Name       string
 	ID         uuid.UUID           // zero when Kafka was older than 2.8
 	Partitions []ImportedPartition // by number; there may be gaps
+	// Compacted tells that Kafka's cleaner worked on it, so that its cleanup.policy had compact: the settings themselves
+	// are not beside the logs.
+	Compacted bool
 }
 
 // ImportedPartition is one partition's log.
@@ -77,6 +80,10 @@ func (c *importScan) dir(path string) error {
 	if err != nil {
 		return err
 	}
+	cleaned, err := hintsOf(c.fs, path, cleanerPointFile)
+	if err != nil {
+		return err
+	}
 	ends := map[TopicPartition]int64{}
 	if _, err := c.fs.Stat(filepath.Join(path, kafkaStopFile)); err == nil {
 		if ends, err = hintsOf(c.fs, path, recoveryPointFile); err != nil { // after a clean stop these are the ends
@@ -94,6 +101,9 @@ func (c *importScan) dir(path string) error {
 		}
 		if err := c.partition(filepath.Join(path, e.Name()), tp.Topic, p); err != nil {
 			return err
+		}
+		if _, ok := cleaned[tp]; ok {
+			c.topics[tp.Topic].Compacted = true
 		}
 	}
 	return nil

@@ -25,6 +25,9 @@ func TestImportScanReadsWhatKafkaLeft(t *testing.T) {
 	r := newRig(t, 1)
 	kafkaDir(t, r.disk, "/k")
 	f := vfs.NewFaulty(r.disk)
+	if err := WriteCheckpoint(r.disk, "/k/"+cleanerPointFile, map[TopicPartition]int64{{"compacted", 0}: 10}); err != nil {
+		t.Fatal(err)
+	}
 	got, err := ImportScan(f, []string{"/missing", "/k"})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +51,10 @@ func TestImportScanReadsWhatKafkaLeft(t *testing.T) {
 	if n := len(byName["__transaction_state"].Partitions); n != 50 || byName["__transaction_state"].Partitions[49].Partition != 49 {
 		t.Errorf("%d transaction partitions", n)
 	}
-	trimmed := ImportedTopic{"trimmed", parseUUID(t, "OVz3UowMR8u_lC0Ktg94OQ"), []ImportedPartition{{0, 60, 100, 0}}}
+	if !byName["compacted"].Compacted || byName["plain"].Compacted {
+		t.Error("which topics were compacted is not known")
+	}
+	trimmed := ImportedTopic{"trimmed", parseUUID(t, "OVz3UowMR8u_lC0Ktg94OQ"), []ImportedPartition{{0, 60, 100, 0}}, false}
 	if d := cmp.Diff(trimmed, byName["trimmed"]); d != "" {
 		t.Error(d)
 	}

@@ -67,8 +67,12 @@ func (s *session) storageImport(c *cli.Context) ([]storage.ImportedTopic, error)
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return nil, err
 	}
-	if old, err := os.ReadDir(to); err != nil || len(old) > 0 {
-		return nil, errors.Join(err, &failure{status: exitCondition, text: to + " is not empty", advice: "name a --data that does not exist yet"})
+	old, err := os.ReadDir(to)
+	if err != nil {
+		return nil, err
+	}
+	if len(old) > 0 {
+		return nil, &failure{status: exitCondition, text: to + " is not empty", advice: "name a --data that does not exist yet"}
 	}
 	for _, dir := range from {
 		if err := importDir(c, dir, to); err != nil {
