@@ -62,6 +62,9 @@ type Decision struct {
 	Answer  Producer         // what the client goes on with
 }
 
+// Done tells that nothing is to be proposed or waited for: the answer counts, if the image it was decided on is the newest.
+func (d Decision) Done() bool { return d.Command == nil && !d.NeedID && !d.Wait }
+
 // Init is InitProducerId with a transactional id. The owner so far is fenced, and its transaction aborted.
 type Init struct {
 	ID            string

@@ -103,7 +103,8 @@ func (c *Coordinator) End(ctx context.Context, id string, q txn.End) (txn.Produc
 // question is a decision of package txn with what it is asked filled in.
 type question func(t *metadata.Txn, fresh int64) (txn.Decision, error)
 
-// ask decides until the decision is applied, or a refusal is certain.
+// ask decides until the decision is applied, or an answer that needs no command is certain: on an image that is not the
+// newest, what looks like a repeated question may be one about the next transaction.
 func (c *Coordinator) ask(ctx context.Context, id string, decide question) (txn.Producer, error) {
 	fresh, certain := int64(-1), c.alone()
 	until := time.Now().Add(completionWait)
@@ -114,7 +115,7 @@ func (c *Coordinator) ask(ctx context.Context, id string, decide question) (txn.
 		switch {
 		case err != nil && certain:
 			return txn.Producer{}, err
-		case err != nil:
+		case !certain && (err != nil || d.Done()):
 			if err := c.confirm(ctx); err != nil {
 				return txn.Producer{}, err
 			}
@@ -127,7 +128,7 @@ func (c *Coordinator) ask(ctx context.Context, id string, decide question) (txn.
 			if err := c.await(ctx, id, t.Revision, changed, until); err != nil {
 				return txn.Producer{}, err
 			}
-		case d.Command == nil:
+		case d.Done():
 			return d.Answer, nil
 		default:
 			applied, err := c.propose(ctx, d.Command)
