@@ -147,6 +147,9 @@ func (b *Broker) Addr(listener ...string) string {
 	return ""
 }
 
+// GossipAddr is what other brokers are given as karst.join; empty when this one is alone.
+func (b *Broker) GossipAddr() string { return b.node.GossipAddr() }
+
 // Metrics are what /metrics shows.
 func (b *Broker) Metrics() prometheus.Gatherer { return b.node.Gatherer() }
 

@@ -140,6 +140,15 @@ func (b *Broker) Stop() {
 	}
 }
 
+// stopOnce is Stop for brokers of a cluster, of which a test may have stopped some.
+func (b *Broker) stopOnce() {
+	select {
+	case <-b.broker.Done():
+	default:
+		b.Stop()
+	}
+}
+
 // Restart stops the broker and starts it again on the same address. What it had in memory is gone; see OnDisk.
 func (b *Broker) Restart() {
 	b.t.Helper()

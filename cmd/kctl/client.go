@@ -49,6 +49,9 @@ func (s *session) connect(c *cli.Context, extra ...kgo.Opt) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(l.seeds) > 1 {
+		opts = append(opts, kgo.SeedBrokers(l.awake(c.Context)...))
+	}
 	if l.cl, err = kgo.NewClient(slices.Concat(opts, extra)...); err != nil {
 		return nil, usage("%s", err)
 	}
@@ -61,6 +64,39 @@ func (s *session) connect(c *cli.Context, extra ...kgo.Opt) (*link, error) {
 		return nil, l.unreachable(c.Context, err)
 	}
 	return l, nil
+}
+
+// awake are the brokers among several that answer, so that one that is stopped, whose port still takes connections, holds
+// up nothing. All of them, when none does: the error that follows says more.
+func (l *link) awake(ctx context.Context) []string {
+	cl, err := kgo.NewClient(l.opts...)
+	if err != nil {
+		return l.seeds
+	}
+	defer cl.Close()
+	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, 3*time.Second))
+	defer cancel()
+	brokers := cl.SeedBrokers()
+	answers := make(chan int, len(brokers))
+	for i, b := range brokers {
+		go func() {
+			if _, err := b.Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
+				i = -1
+			}
+			answers <- i
+		}()
+	}
+	var awake []string
+	for range brokers {
+		if i := <-answers; i >= 0 {
+			awake = append(awake, l.seeds[i])
+			time.AfterFunc(20*time.Millisecond, cancel) // the others may be as quick
+		}
+	}
+	if len(awake) == 0 {
+		return l.seeds
+	}
+	return awake
 }
 
 // prepare reads the connection flags without opening anything.

@@ -276,6 +276,23 @@ func (sn snapshot) voters() []private.Server {
 	return slices.DeleteFunc(slices.Clone(sn.Servers), func(s private.Server) bool { return !s.Voter })
 }
 
+// wantedVoters is how many voters a cluster of as many living brokers has: an odd number, five at most.
+func (sn snapshot) wantedVoters() int {
+	alive := 0
+	for _, r := range sn.rows() {
+		if r.state == "alive" {
+			alive++
+		}
+	}
+	switch {
+	case alive >= 5:
+		return 5
+	case alive >= 3:
+		return 3
+	}
+	return 1
+}
+
 func (sn snapshot) votersHeard() int {
 	heard := 0
 	for _, v := range sn.voters() {
@@ -308,6 +325,9 @@ func (sn snapshot) ailments() []ailment {
 				out = append(out, ailment{"disk", fmt.Sprintf("broker %s: %s is %d%% full", id, d.Path, (d.Total-d.Usable)*100/d.Total), "kctl topic list -o wide"})
 			}
 		}
+	}
+	if have, want := len(sn.voters()), sn.wantedVoters(); sn.Controller >= 0 && have < want {
+		out = append(out, ailment{"voters", fmt.Sprintf("%d of %d voters of the metadata log: brokers are still promoted", have, want), "kctl cluster raft list"})
 	}
 	x := sn.Partitions
 	for _, c := range []struct {
