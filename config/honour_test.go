@@ -1,0 +1,204 @@
+package config
+
+import (
+	"go/ast"
+	goparser "go/parser"
+	"go/token"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// others are values that differ from the default, where none can be made up.
+var others = map[string]string{
+	"cleanup.policy": "compact", "log.cleanup.policy": "compact", "compression.type": "zstd", "message.timestamp.type": "LogAppendTime",
+	"log.message.timestamp.type": "LogAppendTime", "karst.durability": "fsync", "karst.record.validation": "header",
+	"compression.gzip.level": "3", "compression.lz4.level": "3", "compression.zstd.level": "7",
+	"leader.replication.throttled.replicas": "0:1", "follower.replication.throttled.replicas": "0:1",
+	"listeners": "PLAINTEXT://127.0.0.1:1234", "advertised.listeners": "PLAINTEXT://example.org:1234",
+	"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT", "log.dirs": "/a", "log.dir": "/a", "karst.data": "/a",
+	"karst.cluster.id": "4L6g3nShT-eMCtK--X86sw", "karst.http.addr": "127.0.0.1:1", "karst.cluster.addr": "127.0.0.1:1",
+	"karst.cluster.advertise": "example.org:1", "karst.gossip.addr": "127.0.0.1:1", "karst.gossip.advertise": "example.org:1",
+	"karst.join": "127.0.0.1:1", "karst.log.level": "debug", "karst.log.format": "json", "karst.memory.limit": "1073741824",
+	"karst.disk.reserve": "7%", "max.connections.per.ip.overrides": "127.0.0.1:3", "cordoned.log.dirs": "*",
+	"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector", "offsets.topic.compression.codec": "1",
+	"log.cleaner.io.max.bytes.per.second": "1000.0", "segment.jitter.ms": "5", "log.roll.jitter.ms": "5", "log.roll.jitter.hours": "1",
+	"broker.id": "5", "node.id": "5", "karst.bootstrap.expect": "3", "karst.cluster.name": "other", "broker.rack": "r",
+	"max.compaction.lag.ms": "1000", "log.cleaner.max.compaction.lag.ms": "1000", "default.replication.factor": "2",
+	"message.timestamp.before.max.ms": "1000", "log.message.timestamp.before.max.ms": "1000", "log.flush.interval.ms": "7", "log.flush.scheduler.interval.ms": "7", "flush.ms": "7",
+}
+
+// together are settings without which a value is refused or has no meaning.
+var together = map[string]map[string]string{
+	"listener.security.protocol.map": {"listeners": "OTHER://127.0.0.1:1"},
+	"advertised.listeners":           {"listeners": "PLAINTEXT://127.0.0.1:1234"},
+	"cordoned.log.dirs":              {"log.dirs": "/a"},
+	"karst.cluster.tls.cert":         {"karst.cluster.tls.key": "/k", "karst.cluster.tls.ca": "/c"},
+	"karst.cluster.tls.key":          {"karst.cluster.tls.cert": "/k", "karst.cluster.tls.ca": "/c"},
+	"karst.cluster.tls.ca":           {"karst.cluster.tls.cert": "/k", "karst.cluster.tls.key": "/c"},
+	"segment.index.bytes":            {}, "log.index.size.max.bytes": {},
+}
+
+// other is a value that an option takes and that is not its default.
+func other(t *testing.T, o *Option) string {
+	if v, ok := others[o.Name]; ok {
+		return v
+	}
+	candidates := []string{"true", "false", "/some/file", "0.7"}
+	if n, err := strconv.ParseInt(o.Default, 10, 64); err == nil {
+		candidates = nil
+		for _, c := range []int64{n / 2, n - 1, n + 1, 2 * n, 1_000_000, 2_000_000, 5} {
+			if c != n && n != math.MinInt64 {
+				candidates = append(candidates, strconv.FormatInt(c, 10))
+			}
+		}
+	}
+	candidates = append(candidates, "1000", "3")
+	for _, c := range candidates {
+		if v, err := o.Canonical(c); err == nil && v != o.Default {
+			return v
+		}
+	}
+	t.Errorf("%s: no other value is known", o.Name)
+	return ""
+}
+
+// TestHonouredTopicSettingsAreParsed: each makes the typed settings differ, and so does the broker's setting of that name.
+func TestHonouredTopicSettingsAreParsed(t *testing.T) {
+	plain, err := ParseTopic(Layers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	differs := func(name string, l Layers) {
+		c, err := ParseTopic(l)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		if reflect.DeepEqual(c, plain) {
+			t.Errorf("%s is honoured, and makes no difference to the settings of a topic", name)
+		}
+	}
+	for _, o := range TopicOptions() {
+		if o.Treatment != Honour {
+			continue
+		}
+		v := other(t, &o)
+		differs(o.Name, Layers{Topic: map[string]string{o.Name: v}})
+		for _, s := range o.Synonyms {
+			b, ok := Lookup(ScopeBroker, s)
+			if !ok || b.Treatment != Honour {
+				continue
+			}
+			if strings.HasSuffix(s, ".hours") || strings.HasSuffix(s, ".minutes") {
+				v = "5"
+			} else {
+				v = other(t, &b)
+			}
+			differs("the broker's "+s, Layers{Static: map[string]string{s: v}})
+			if b.Update != ReadOnly {
+				differs("the cluster's "+s, Layers{ClusterDefault: map[string]string{s: v}})
+			}
+		}
+	}
+}
+
+// TestHonouredBrokerSettingsAreParsed: each makes the typed settings of the broker differ, or is a default of topics.
+func TestHonouredBrokerSettingsAreParsed(t *testing.T) {
+	ofTopics := map[string]bool{}
+	for _, o := range TopicOptions() {
+		for _, s := range o.Synonyms {
+			ofTopics[s] = true
+		}
+	}
+	for _, o := range BrokerOptions() {
+		if o.Treatment != Honour || ofTopics[o.Name] || readElsewhere[o.Name] != "" {
+			continue
+		}
+		static := map[string]string{}
+		for k, v := range together[o.Name] {
+			static[k] = v
+		}
+		plain, _, err := ParseBroker(static)
+		if err != nil && len(static) == 0 {
+			t.Fatal(err)
+		}
+		static[o.Name] = other(t, &o)
+		c, _, err := ParseBroker(static)
+		if err != nil {
+			t.Errorf("%s=%s: %v", o.Name, static[o.Name], err)
+			continue
+		}
+		if reflect.DeepEqual(c, plain) {
+			t.Errorf("%s=%s is honoured, and makes no difference to the settings of the broker", o.Name, static[o.Name])
+		}
+	}
+}
+
+// readElsewhere are honoured settings that no typed setting holds, and who reads them.
+var readElsewhere = map[string]string{
+	"leader.replication.throttled.rate":   "cluster/replica, from the image",
+	"follower.replication.throttled.rate": "cluster/replica, from the image",
+	"listener.security.protocol.map":      "the parser of listeners; see TestParseBrokerListeners",
+}
+
+// unread are fields that nothing reads, and why that is right.
+var unread = map[string]string{
+	"Replication.UncleanElection": "the controller reads the setting by its name",
+	"Broker.ClusterName":          "Together.Name says the same",
+	"Broker.Console":              "karst.console waits for the console",
+	"Topics.DeleteGrace":          "karst.delete.grace waits too",
+}
+
+// TestEveryTypedSettingIsRead: a field that nothing outside of this package looks at would be a setting without effect.
+func TestEveryTypedSettingIsRead(t *testing.T) {
+	read := map[string]bool{}
+	root := ".."
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() && (d.Name() == "config" || d.Name() == "interop" || d.Name() == "test" || strings.HasPrefix(d.Name(), ".") && d.Name() != "..") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return nil
+		}
+		f, err := goparser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				read[s.Sel.Name] = true
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var walk func(reflect.Type)
+	walk = func(typ reflect.Type) {
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			if !f.IsExported() {
+				continue
+			}
+			if f.Type.Kind() == reflect.Struct && f.Type.PkgPath() == typ.PkgPath() {
+				walk(f.Type)
+				continue
+			}
+			if !read[f.Name] && unread[typ.Name()+"."+f.Name] == "" {
+				t.Errorf("nothing reads %s.%s", typ.Name(), f.Name)
+			}
+		}
+	}
+	walk(reflect.TypeFor[TopicConfig]())
+	walk(reflect.TypeFor[Broker]())
+}
