@@ -24,6 +24,14 @@ type View struct {
 	Static map[string]string
 	// Defaults are for topics whose creator does not say.
 	Defaults config.Topics
+
+	minimum *minimumOf // of the topic that was asked about last; nil: nothing is remembered
+}
+
+// minimumOf is min.insync.replicas of a topic.
+type minimumOf struct {
+	topic string
+	value int
 }
 
 // Draw is what a decision needs of chance.

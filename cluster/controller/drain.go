@@ -21,6 +21,7 @@ func (v View) Drain(id metadata.BrokerID, on bool) (c metadata.DrainBroker, stuc
 	if v.Image, _, err = v.Image.Apply(v.Image.Index(), c); err != nil {
 		return c, nil, err
 	}
+	v.minimum = &minimumOf{}
 	for t := range v.Image.Topics() {
 		for i := range t.Partitions {
 			change, moved, stays := v.without(t, int32(i), id)

@@ -47,6 +47,7 @@ func (v View) mayLead(p *metadata.Partition, id metadata.BrokerID) bool {
 // most limit at a time. settled says which brokers are there for long enough to be worth it.
 func (v View) PreferredLeaders(limit int, settled func(metadata.BrokerID) bool) []metadata.PartitionChange {
 	var out []metadata.PartitionChange
+	v.minimum = &minimumOf{}
 	for t := range v.Image.Topics() {
 		for i := range t.Partitions {
 			p := &t.Partitions[i]

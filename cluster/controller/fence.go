@@ -25,7 +25,7 @@ func (v View) Fence(id metadata.BrokerID) (metadata.FenceBroker, bool) {
 	if err != nil {
 		return metadata.FenceBroker{}, false
 	}
-	v.Image = after
+	v.Image, v.minimum = after, &minimumOf{}
 	for t := range after.Topics() {
 		c.Changes = v.appendRepairs(c.Changes, t, func(p *metadata.Partition) bool {
 			return p.Leader == id || slices.Contains(p.ISR, id)
@@ -37,6 +37,7 @@ func (v View) Fence(id metadata.BrokerID) (metadata.FenceBroker, bool) {
 // Repair finds what is to be changed in partitions of a topic because of who is there: members of an ISR that are fenced,
 // partitions without a leader that could have one, reassignments that are complete. Empty when all is well.
 func (v View) Repair(t *metadata.Topic) []metadata.PartitionChange {
+	v.minimum = &minimumOf{}
 	return v.appendRepairs(nil, t, func(*metadata.Partition) bool { return true })
 }
 
@@ -208,9 +209,15 @@ const minInsync = "min.insync.replicas"
 // bar is how many members an ISR needs for the high watermark to move: min.insync.replicas of the topic, but never more
 // than it has replicas.
 func (v View) bar(topic string, replicas int) int32 {
+	if m := v.minimum; m != nil && m.topic == topic {
+		return int32(max(1, min(m.value, replicas)))
+	}
 	n, err := strconv.Atoi(v.topicValue(topic, minInsync))
 	if err != nil {
-		return 1
+		n = 1
+	}
+	if v.minimum != nil {
+		*v.minimum = minimumOf{topic, n}
 	}
 	return int32(max(1, min(n, replicas)))
 }

@@ -141,10 +141,8 @@ func checkReplicas(partitions [][]BrokerID) error {
 		if len(replicas) == 0 {
 			return refuse("partition %d has no replicas", i)
 		}
-		for j, id := range replicas {
-			if id < 0 || slices.Contains(replicas[:j], id) {
-				return refuse("replicas %v of partition %d are not a list of different brokers", replicas, i)
-			}
+		if !different(replicas) {
+			return refuse("replicas %v of partition %d are not a list of different brokers", replicas, i)
 		}
 	}
 	return nil

@@ -80,12 +80,12 @@ func (im *Image) changedPartition(t *Topic, c *PartitionChange, by BrokerID) (Pa
 	if err := im.checkMembers(old, c); err != nil {
 		return Partition{}, err
 	}
-	isr := make([]BrokerID, len(c.ISR))
-	for i, m := range c.ISR {
-		isr[i] = m.Broker
+	isr := make([]BrokerID, 0, 8)
+	for _, m := range c.ISR {
+		isr = append(isr, m.Broker)
 	}
 	next := Partition{
-		Replicas: slices.Clone(c.Replicas), ISR: inOrder(c.Replicas, isr), ELR: inOrder(c.Replicas, c.ELR),
+		Replicas: shared(old.Replicas, c.Replicas), ISR: inOrder(c.Replicas, isr), ELR: inOrder(c.Replicas, c.ELR),
 		Adding: inOrder(c.Replicas, c.Adding), Removing: inOrder(c.Replicas, c.Removing),
 		Leader: c.Leader, LeaderEpoch: old.LeaderEpoch, PartitionEpoch: old.PartitionEpoch + 1,
 		LastKnown: inOrder(c.Replicas, old.LastKnown), Unproven: old.Unproven,
@@ -136,7 +136,7 @@ func (im *Image) checkMembers(old *Partition, c *PartitionChange) error {
 // check holds a partition against the rules above; empty when it keeps them.
 func (p *Partition) check(bar int) string {
 	switch {
-	case checkReplicas([][]BrokerID{p.Replicas}) != nil:
+	case !different(p.Replicas):
 		return "replicas must be different brokers"
 	case len(p.ISR)+len(p.ELR) == 0:
 		return "ISR and ELR must not both be empty"
@@ -232,6 +232,14 @@ func (im *Image) eligible(id BrokerID) bool {
 	return ok && !b.Fenced && !b.Draining
 }
 
+// shared is the list that is there already if the new one is the same: images share what did not change.
+func shared(old, list []BrokerID) []BrokerID {
+	if slices.Equal(old, list) {
+		return old
+	}
+	return slices.Clone(list)
+}
+
 // inOrder are the replicas that are in list, in their own order.
 func inOrder(replicas, list []BrokerID) []BrokerID {
 	if len(list) == 0 {
@@ -254,6 +262,15 @@ func without(list []BrokerID, id BrokerID) []BrokerID {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(list), func(o BrokerID) bool { return o == id })
+}
+
+func different(ids []BrokerID) bool {
+	for i, id := range ids {
+		if id < 0 || slices.Contains(ids[:i], id) {
+			return false
+		}
+	}
+	return len(ids) > 0
 }
 
 func overlap(a, b []BrokerID) bool {
@@ -280,9 +297,9 @@ func (im *Image) changeTopics(of func(*Topic) func(*Partition) bool) []TopicChan
 // with is t with some of its partitions changed; t itself when none was.
 func (t *Topic) with(change func(*Partition) bool) *Topic {
 	next := t
+	var p Partition // one for all, since it escapes
 	for i := range t.Partitions {
-		p := t.Partitions[i]
-		if !change(&p) {
+		if p = t.Partitions[i]; !change(&p) {
 			continue
 		}
 		if next == t {
