@@ -23,6 +23,9 @@ type View struct {
 	Peers []Peer
 	// MinInsync is min.insync.replicas of the topic, from the same image.
 	MinInsync int
+	// OthersMayLead says that there are eligible leader replicas beside the ISR (KIP-966). They have what is below the high
+	// watermark, so that it must not move while there are any.
+	OthersMayLead bool
 }
 
 // Peer is a registered broker that has a replica.
@@ -33,6 +36,9 @@ type Peer struct {
 
 // bar is the size of the in-sync set that acks=all and the high watermark ask for: never more than there are replicas.
 func (v *View) bar() int { return min(v.MinInsync, len(v.Replicas)) }
+
+// enough tells whether the committed in-sync set has the size that the high watermark asks for.
+func (v *View) enough() bool { return len(v.ISR) >= v.bar() }
 
 // peer finds the registered start of a broker.
 func (v *View) peer(id metadata.BrokerID) (Peer, bool) {

@@ -247,7 +247,7 @@ func (l *Leader) effects(propose bool, now time.Time) Effects {
 
 // advance moves the high watermark to the smallest counted end of the maximal in-sync set, if it may move at all.
 func (l *Leader) advance() bool {
-	if len(l.view.ISR) < l.view.bar() && !mutant.On(13) {
+	if (!l.view.enough() || l.view.OthersMayLead) && !mutant.On(13) {
 		return false
 	}
 	to := l.counted

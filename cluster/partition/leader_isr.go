@@ -17,7 +17,9 @@ func (l *Leader) propose(now time.Time) *Proposal {
 	if l.asking || l.applied || now.Before(l.retryAt) {
 		return nil
 	}
-	changed := false
+	// An in-sync set that is large enough ends the eligibility of others: proposed as it is, if need be, when it became
+	// large enough by a change of min.insync.replicas.
+	changed := l.view.OthersMayLead && l.view.enough()
 	for i := range l.followers {
 		f := &l.followers[i]
 		changed = changed || f.committed != l.belongs(f, now)

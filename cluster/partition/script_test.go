@@ -78,6 +78,7 @@ func (s *leaderScript) step(t *testing.T, d *datadriven.TestData, line string) {
 		s.view.ISR = a.ids("isr", s.view.ISR)
 		s.view.Replicas = a.ids("replicas", s.view.Replicas)
 		s.view.MinInsync = a.int("min", s.view.MinInsync)
+		s.view.OthersMayLead = a.int("elr", 0) > 0
 		s.took(s.l.Update(s.view, s.now))
 	case "broker":
 		s.broker(a)

@@ -14,7 +14,7 @@ import (
 func (p *Partition) viewOf(m metadata.Partition, peers []partition.Peer) partition.View {
 	return partition.View{
 		Leader: m.Leader, LeaderEpoch: m.LeaderEpoch, PartitionEpoch: m.PartitionEpoch, Replicas: m.Replicas, ISR: m.ISR,
-		Peers: peers, MinInsync: int(p.Settings().Topic.Replication.MinInsyncReplicas),
+		Peers: peers, MinInsync: int(p.Settings().Topic.Replication.MinInsyncReplicas), OthersMayLead: len(m.ELR) > 0,
 	}
 }
 

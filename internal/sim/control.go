@@ -300,7 +300,7 @@ func (n *node) serve(p part, m *metadata.Partition) {
 func (n *node) viewOf(p part, m *metadata.Partition) partition.View {
 	v := partition.View{
 		Leader: m.Leader, LeaderEpoch: m.LeaderEpoch, PartitionEpoch: m.PartitionEpoch, Replicas: m.Replicas, ISR: m.ISR,
-		MinInsync: minInsync(n.image, p.name),
+		MinInsync: minInsync(n.image, p.name), OthersMayLead: len(m.ELR) > 0,
 	}
 	for _, id := range m.Replicas {
 		if b, ok := n.image.Broker(id); ok {
