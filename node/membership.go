@@ -3,6 +3,8 @@ package node
 import (
 	"context"
 	"net"
+	"sync"
+	"time"
 
 	"github.com/karstlog/karst/broker"
 	"github.com/karstlog/karst/cluster"
@@ -16,6 +18,13 @@ import (
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/protocol/private"
 	"github.com/karstlog/karst/storage"
+)
+
+// While a broker stops, this many looks without a leader of the metadata log, with this pause between them, are enough: an
+// election takes less.
+const (
+	leaderlessLooks = 10
+	leaderlessPause = 100 * time.Millisecond
 )
 
 // openMembership makes the cluster as this node takes part in it. The partitions, which it knows by functions only, come
@@ -112,13 +121,31 @@ func (n *Node) serveBrokers(parts *stages) error {
 	return n.member.introduce(n.clusterID, n.id, n.incarnation)
 }
 
-// leave hands over what this broker leads while it still serves clients.
+// leave hands over what this broker leads while it still serves clients. Without a leader of the metadata log, when the
+// others stopped before, there is nobody to hand over to, and no use in waiting.
 func (n *Node) leave() {
 	if n.member == nil {
 		return
 	}
 	n.enter("handing over")
-	n.cluster.Leave(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for lost := 0; lost < leaderlessLooks && ctx.Err() == nil; lost++ {
+			if _, known := n.quorum.Leader(); known {
+				lost = 0
+			}
+			select {
+			case <-time.After(leaderlessPause):
+			case <-ctx.Done():
+			}
+		}
+		cancel()
+	})
+	n.cluster.Leave(ctx)
+	cancel()
+	watch.Wait()
 }
 
 // goodbye tells the others when the partitions are closed, so that nobody waits for this broker.
