@@ -10,7 +10,7 @@ export CGO_ENABLED ?= 0
 
 SEEDS ?= 3000
 
-.PHONY: all build run test check lint race fuzz sim chaos mutants crash ostest bench interop generate clean
+.PHONY: all build run cluster clustertest test check lint race fuzz sim chaos mutants crash ostest bench interop generate clean
 
 all: build
 
@@ -22,6 +22,9 @@ FORCE:
 
 run: build ## a broker on 127.0.0.1:9092, data in ./karst-data
 	@./bin/kctl serve
+
+cluster: build ## three brokers on loopback until Ctrl-C, data in ./karst-cluster
+	@scripts/cluster.sh
 
 test: ## everything that needs Go alone
 	go test ./...
@@ -59,6 +62,9 @@ CHAOS ?= 40s
 chaos: build ## clusters of processes: kills, stops, restarts; as root also cut networks, with nft and ip. ROUNDS, CHAOS=duration
 	KCTL=$(CURDIR)/bin/kctl go test -count=1 -v -timeout 60m ./test/chaos -args -rounds=$(ROUNDS)
 	KCTL=$(CURDIR)/bin/kctl go test -count=1 -v -timeout 60m -tags ostest -run TestOS ./test/chaos -args -rounds=$(ROUNDS) -duration=$(CHAOS)
+
+clustertest: build ## clusters of processes under kill -9, SIGSTOP, restarts and moves, in many rounds
+	KCTL=$(CURDIR)/bin/kctl go test -count=1 -timeout 60m -v -run 'TestOneCluster|TestKillOfEveryRole|TestStoppedBroker|TestRolling|TestAllKilled' ./test/process -args -rounds=20
 
 ostest: ## full disks, failing syncs, few descriptors, system calls; as root, with strace
 	go test -count=1 -tags ostest -run TestOS ./test/process
