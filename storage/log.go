@@ -32,6 +32,7 @@ type Log struct {
 	// segments is ascending by base; the last one is written to. nil until the log is first used after a clean stop.
 	segments atomic.Pointer[[]*segment]
 	epochs   atomic.Pointer[epochList]
+	floor    atomic.Int32 // one more than the epoch that SetEpoch was told last: older ones write no more
 	txns     atomic.Pointer[txnList]
 
 	start  atomic.Int64

@@ -115,6 +115,7 @@ func (l *Log) admitLocked(b batch.Batch, epoch int32) error {
 	if err := l.check(); err != nil {
 		return err
 	}
+	l.leadLocked()
 	if newest := l.epochs.Load().newest(); epoch < newest {
 		return &StaleEpochError{Epoch: epoch, Newest: newest}
 	}

@@ -28,6 +28,7 @@ func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 	}
 	now := l.o.Wall()
 	l.mu.Lock()
+	l.leadLocked()
 	batches, err := l.splitLocked(p)
 	if newest := l.epochs.Load().lead.Epoch; err == nil && epoch < newest {
 		err = &StaleEpochError{Epoch: epoch, Newest: newest}

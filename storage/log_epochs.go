@@ -110,21 +110,33 @@ func (l *Log) EpochAt(offset int64) int32 {
 // SetEpoch begins a leadership: from here on appends of older epochs are refused with a *StaleEpochError, as is an older
 // leadership. What was appended before belongs to older epochs.
 //
-// It does not load the log: a broker that starts becomes the leader of thousands of partitions that nobody uses yet.
+// It does not load the log: a broker that starts becomes the leader of thousands of partitions that nobody uses yet. Nor
+// does it wait for a write that hangs: then that write is the last one of the leadership before.
 func (l *Log) SetEpoch(epoch int32) error {
 	if err := l.check(); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.epochs.Load()
-	if epoch < e.newest() {
-		return &StaleEpochError{Epoch: epoch, Newest: e.newest()}
+	for {
+		floor := l.floor.Load()
+		if newest := max(floor-1, l.epochs.Load().newest()); epoch < newest {
+			return &StaleEpochError{Epoch: epoch, Newest: newest}
+		}
+		if l.floor.CompareAndSwap(floor, max(floor, epoch+1)) {
+			break
+		}
 	}
-	if epoch > e.lead.Epoch {
-		l.epochs.Store(&epochList{starts: e.starts, lead: EpochStart{epoch, l.end.Load()}, last: e.last})
+	if l.mu.TryLock() { // else whoever has the lock next does it
+		l.leadLocked()
+		l.mu.Unlock()
 	}
 	return nil
+}
+
+// leadLocked lets the epoch of SetEpoch begin where the log ends. Whatever writes calls it first.
+func (l *Log) leadLocked() {
+	if e, epoch := l.epochs.Load(), l.floor.Load()-1; epoch > e.lead.Epoch {
+		l.epochs.Store(&epochList{starts: e.starts, lead: EpochStart{epoch, l.end.Load()}, last: e.last})
+	}
 }
 
 func (l *Log) epochPath() string { return filepath.Join(l.dir(), epochFileName) }

@@ -73,3 +73,28 @@ func TestCopyBeginsWithABatchThatHoldsTheStart(t *testing.T) {
 		t.Errorf("a batch that overlaps the end: %v", err)
 	}
 }
+
+// A leadership ends while a write of it hangs: who takes part in the cluster must not hang with it.
+func TestLeadershipEndsWhileAWriteHangs(t *testing.T) {
+	l := openTest(t, newDisk(1))
+	if err := l.SetEpoch(4); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock() // as a write does
+	if err := l.SetEpoch(5); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.SetEpoch(4); !errors.As(err, new(*StaleEpochError)) {
+		t.Errorf("back to the older one: %v", err)
+	}
+	l.mu.Unlock()
+	if _, err := l.Append(spec{}.build(), 4, t0); !errors.As(err, new(*StaleEpochError)) {
+		t.Errorf("append of the older one: %v", err)
+	}
+	if _, err := l.Append(spec{}.build(), 5, t0); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.EndOf(5); got != (EpochEnd{5, l.End()}) || l.LastEpoch() != 5 {
+		t.Errorf("end of the new one: %+v", got)
+	}
+}

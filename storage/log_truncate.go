@@ -123,6 +123,7 @@ func (l *Log) cut(epoch int32, to int64, f func() error) error {
 	if err := l.check(); err != nil {
 		return err
 	}
+	l.leadLocked()
 	if newest := l.epochs.Load().lead.Epoch; epoch < newest {
 		return &StaleEpochError{Epoch: epoch, Newest: newest}
 	}
