@@ -332,7 +332,7 @@ func (p *cleanPass) groups() [][]*segment {
 			size += segs[j].size.Load()
 			index += segs[j].indexSize()
 			fits := size <= int64(cfg.SegmentBytes) && index <= int(cfg.SegmentIndexBytes) && segs[j+1].base-1-segs[i].base <= maxRel
-			if j > i && !fits {
+			if j > i && (!fits || cfg.spans(segs[i], segs[j])) {
 				break
 			}
 			j++
@@ -341,6 +341,17 @@ func (p *cleanPass) groups() [][]*segment {
 		i = j
 	}
 	return out
+}
+
+// spans tells, where old segments are deleted too, that two segments are further apart in time than one may reach: what
+// compaction merged into one would be as young as its youngest record, and would never be deleted.
+func (c *Config) spans(first, last *segment) bool {
+	if !c.Delete || c.RetentionAge < 0 || c.SegmentAge == math.MaxInt64 || first.size.Load() == 0 {
+		return false
+	}
+	b, ok, err := first.batchAt(0, first.size.Load())
+	newest, _, terr := last.maxTime()
+	return err == nil && terr == nil && ok && newest-b.maxTime > c.SegmentAge.Milliseconds()
 }
 
 // indexSize is the size of the larger of the two index files.
