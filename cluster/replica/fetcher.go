@@ -53,6 +53,7 @@ type fetchers struct {
 	}
 	more        chan struct{}
 	interrupted atomic.Int64 // sessions that ended with an error
+	truncated   atomic.Int64 // logs that were cut or begun anew
 }
 
 // fetcher gets the records of all partitions that one other broker leads and this one follows.

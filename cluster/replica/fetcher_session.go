@@ -315,10 +315,12 @@ func (s *session) act(d *followed, a partition.Action, records []byte) error {
 		}
 		return nil
 	case partition.Truncate:
+		s.f.all.truncated.Add(1)
 		s.f.all.set.logger.Info("follower's log is cut to where it agrees with the leader's", "topic", d.p.Topic(),
 			"partition", d.p.Index(), "epoch", epoch, "from", log.End(), "to", a.To, "high_watermark", log.HighWatermark())
 		return log.TruncateIn(epoch, a.To)
 	case partition.Restart:
+		s.f.all.truncated.Add(1)
 		s.f.all.set.logger.Warn("follower's log is before the leader's and begins anew", "topic", d.p.Topic(),
 			"partition", d.p.Index(), "epoch", epoch, "end", log.End(), "offset", a.To)
 		return log.TruncateAllIn(epoch, a.To)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/karstlog/karst/cluster/controller"
@@ -27,7 +28,8 @@ type changes struct {
 		sync.Mutex
 		waiting []pendingChange
 	}
-	more chan struct{}
+	more  chan struct{}
+	ended [3]atomic.Int64 // by partition.Outcome
 }
 
 type pendingChange struct {
@@ -83,7 +85,9 @@ func (q *changes) propose(ctx context.Context, batch []pendingChange) {
 	defer cancel()
 	errs := q.change(ctx, all)
 	for i, b := range batch {
-		b.p.answered(b.c, outcome(errs[i]))
+		o := outcome(errs[i])
+		q.ended[o].Add(1)
+		b.p.answered(b.c, o)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/karstlog/karst/cluster/partition"
 )
 
 // maxDetailed is up to how many partitions each one has series of its own.
@@ -17,6 +19,10 @@ type collector struct {
 	bytesIn, bytesOut, recordsIn, size *prometheus.Desc // by topic
 	start, end, stableLag              *prometheus.Desc // by topic and partition
 	roles, parked                      *prometheus.Desc
+	replicated                         *prometheus.Desc // by topic
+	under, underMin                    *prometheus.Desc
+	proposals                          *prometheus.Desc // by outcome
+	interrupted, truncated             *prometheus.Desc
 }
 
 func newCollector(s *Set) *collector {
@@ -35,7 +41,16 @@ func newCollector(s *Set) *collector {
 			"Records between the last stable offset and the high watermark: held back by open transactions.", "topic", "partition"),
 		parked: desc("karst_replica_parked_fetches",
 			"Places in which fetches wait for records: a fetch takes one on each of its partitions."),
-		roles: desc("karst_partitions", "Partitions on this broker by role: leader, follower, offline.", "role"),
+		replicated: desc("karst_topic_replication_bytes_out_total", "Bytes of record batches sent to followers.", "topic"),
+		under: desc("karst_partitions_under_replicated",
+			"Partitions led by this broker of which some replica is not in sync."),
+		underMin: desc("karst_partitions_under_min_isr",
+			"Partitions led by this broker with fewer replicas in sync than min.insync.replicas asks for."),
+		proposals: desc("karst_replica_isr_proposals_total",
+			"Changes of in-sync sets that leaders on this broker proposed, by what became of them: applied, refused, unknown.", "outcome"),
+		interrupted: desc("karst_replica_fetch_interruptions_total", "Connections to leading brokers that broke or could not be made."),
+		truncated:   desc("karst_replica_truncations_total", "Times that a log was cut because its leader's history is another one."),
+		roles:       desc("karst_partitions", "Partitions on this broker by role: leader, follower, offline.", "role"),
 	}
 }
 
@@ -43,6 +58,7 @@ func newCollector(s *Set) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.bytesIn, c.bytesOut, c.recordsIn, c.size, c.start, c.end, c.stableLag, c.roles, c.parked,
+		c.replicated, c.under, c.underMin, c.proposals, c.interrupted, c.truncated,
 	} {
 		out <- d
 	}
@@ -51,7 +67,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	roles := map[string]int{"leader": 0, "follower": 0, "offline": 0}
-	parked := 0
+	parked, under, underMin := 0, 0, 0
 	detailed := c.set.Image().PartitionCount() <= maxDetailed
 	for t := range c.set.byID.all() {
 		var size int64
@@ -63,6 +79,11 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			r := p.role.Load()
 			roles[r.name()]++
 			parked += p.Parked()
+			if r.leads && r.err == nil {
+				under += count(len(r.meta.ISR) < len(r.meta.Replicas))
+				have, want := p.inSync(r)
+				underMin += count(have < want)
+			}
 			if p.log == nil {
 				continue
 			}
@@ -77,12 +98,37 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		counter(c.bytesIn, t.bytesIn.Load())
 		counter(c.bytesOut, t.bytesOut.Load())
 		counter(c.recordsIn, t.recordsIn.Load())
+		counter(c.replicated, t.replicated.Load())
 		out <- prometheus.MustNewConstMetric(c.size, prometheus.GaugeValue, float64(size), t.name)
 	}
 	out <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
+	out <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(under))
+	out <- prometheus.MustNewConstMetric(c.underMin, prometheus.GaugeValue, float64(underMin))
+	out <- prometheus.MustNewConstMetric(c.interrupted, prometheus.CounterValue, float64(c.set.fetchers.interrupted.Load()))
+	out <- prometheus.MustNewConstMetric(c.truncated, prometheus.CounterValue, float64(c.set.fetchers.truncated.Load()))
+	for o, n := range c.set.outcomes() {
+		out <- prometheus.MustNewConstMetric(c.proposals, prometheus.CounterValue, float64(n), o)
+	}
 	for role, n := range roles {
 		out <- prometheus.MustNewConstMetric(c.roles, prometheus.GaugeValue, float64(n), role)
 	}
+}
+
+func count(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// outcomes counts the proposals of in-sync sets by what became of them.
+func (s *Set) outcomes() map[string]int64 {
+	all := map[string]int64{"applied": 0, "refused": 0, "unknown": 0}
+	if q := s.changes; q != nil {
+		all["applied"], all["refused"], all["unknown"] = q.ended[partition.Applied].Load(), q.ended[partition.Refused].Load(),
+			q.ended[partition.Unknown].Load()
+	}
+	return all
 }
 
 func (c *collector) partition(out chan<- prometheus.Metric, p *Partition) {
