@@ -19,6 +19,7 @@ type truth struct {
 	current *replica // leads in the newest epoch
 	epoch   metadata.LeaderEpoch
 
+	bar     int            // the least in-sync members that records were committed with since all replicas were in sync
 	damaged map[*node]bool // lost power or disk since they were in sync
 	losses  int            // how often records were lost that could not be kept
 }
@@ -27,6 +28,7 @@ func (w *World) truthOf(p part) *truth {
 	t := w.truths[p]
 	if t == nil {
 		t = &truth{acked: map[int64]int64{}, leaders: map[metadata.LeaderEpoch]uuid.UUID{}, epoch: -1, damaged: map[*node]bool{}}
+		t.bar = minInsync(w.newest(), p.name)
 		w.truths[p] = t
 		w.parts = append(w.parts, p)
 	}
@@ -272,7 +274,7 @@ func (w *World) afterLoss(n *node, wiped bool) {
 			continue // what counts was on disk
 		}
 		t.damaged[n] = true
-		if len(t.damaged) < min(minInsync(im, p.name), len(m.Replicas)) {
+		if len(t.damaged) < min(t.bar, minInsync(im, p.name), len(m.Replicas)) {
 			continue
 		}
 		keep := int64(len(t.recs))
@@ -357,6 +359,9 @@ func (w *World) mended() {
 			continue
 		}
 		m := &topic.Partitions[p.index]
+		if bar := minInsync(im, p.name); bar < t.bar || len(m.ISR) == len(m.Replicas) {
+			t.bar = bar
+		}
 		for _, n := range w.nodes {
 			b, known := im.Broker(n.id)
 			if t.damaged[n] && n.up && known && b.Incarnation == n.incarnation && m.Leader != metadata.NoBroker && slices.Contains(m.ISR, n.id) {

@@ -156,11 +156,15 @@ func newProducer(w *World, parts []part) *producer {
 		p.acks = -1
 	}
 	for _, x := range parts {
-		s := &stream{p: p, part: x, id: -1}
-		s.renew()
-		p.streams = append(p.streams, s)
+		p.add(x)
 	}
 	return p
+}
+
+func (p *producer) add(x part) {
+	s := &stream{p: p, part: x, id: -1}
+	s.renew()
+	p.streams = append(p.streams, s)
 }
 
 // renew gives the stream a producer id of its own: after a gap in its sequence it can go on in no other way.
@@ -177,7 +181,7 @@ func (p *producer) run() {
 		return
 	}
 	s := p.streams[p.w.rng.IntN(len(p.streams))]
-	if len(s.queue) < 10 {
+	if len(s.queue) < 10 && p.w.exists(s.part) {
 		s.add(1 + p.w.rng.IntN(3))
 		s.pump()
 	}
@@ -205,6 +209,10 @@ func (s *stream) add(n int) {
 // pump sends what may be sent.
 func (s *stream) pump() {
 	if s.waiting || len(s.queue) == 0 {
+		return
+	}
+	if !s.p.w.exists(s.part) {
+		s.giveUp()
 		return
 	}
 	n, _ := s.p.leaderOf(s.part)

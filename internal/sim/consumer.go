@@ -30,6 +30,12 @@ func newConsumer(w *World, parts []part) *consumer {
 	return c
 }
 
+func (c *consumer) add(p part) {
+	r := &reader{c: c, part: p, session: 1}
+	c.readers = append(c.readers, r)
+	r.poll()
+}
+
 func (c *consumer) run() {
 	for _, r := range c.readers {
 		r.poll()
@@ -39,6 +45,9 @@ func (c *consumer) run() {
 // poll asks for the next records, or for the end of what can be read.
 func (r *reader) poll() {
 	w := r.c.w
+	if !w.exists(r.part) {
+		return
+	}
 	n, epoch := r.c.leaderOf(r.part)
 	again := func(d time.Duration) { w.after(d, r.poll) }
 	if n == nil {

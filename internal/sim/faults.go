@@ -2,8 +2,10 @@ package sim
 
 import (
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/partition"
 )
 
@@ -33,13 +35,15 @@ const (
 	Restart      Fault = "restart"       // a clean stop and a start
 	Reassign     Fault = "reassign"      // a partition moves
 	Trim         Fault = "trim"          // records are deleted up to some offset
+	Recreate     Fault = "recreate"      // a topic is deleted and another one made under its name
+	Bar          Fault = "bar"           // min.insync.replicas changes
 	Strand       Fault = "strand"        // a leader loses all followers, and then itself; they come back first
 )
 
 func allFaults() []Fault {
 	return []Fault{
 		Kill, KillAll, KillLeader, KillRaft, Pause, PauseLeader, Isolate, IsolateRaft, OneWay, Bridge, Halves, Slow, Lossy,
-		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign, Strand, Trim,
+		PowerCut, PowerCutMany, Wipe, Suspect, Resign, Restart, Reassign, Strand, Trim, Recreate, Bar,
 	}
 }
 
@@ -103,6 +107,14 @@ func (w *World) inflict(f Fault) {
 		w.reassign()
 	case Strand:
 		w.strand()
+	case Recreate:
+		w.recreate()
+	case Bar:
+		p := w.parts[w.rng.IntN(len(w.parts))]
+		w.command(metadata.SetConfigs{
+			Resource: metadata.Resource{Type: metadata.ResourceTopic, Name: p.name},
+			Set:      map[string]string{"min.insync.replicas": strconv.Itoa(1 + w.rng.IntN(2))},
+		})
 	case Trim:
 		if t := w.truths[w.parts[w.rng.IntN(len(w.parts))]]; t.current != nil && t.current.n.up && !t.current.n.paused {
 			w.trim(t.current)

@@ -125,21 +125,18 @@ func (w *World) begin() {
 		w.createTopic("t"+strconv.Itoa(i), t)
 	}
 	w.await(10*time.Second, "topics", func() bool { return w.newest().TopicCount() == len(w.o.Topics) })
-	var parts []part
 	for t := range w.newest().Topics() {
-		for i := range t.Partitions {
-			p := part{t.ID, t.Name, int32(i)}
-			w.truthOf(p)
-			parts = append(parts, p)
-		}
+		w.addParts(t)
 	}
 	for range w.o.Producers {
-		p := newProducer(w, parts)
+		p := newProducer(w, w.parts)
 		w.producers = append(w.producers, p)
 		p.run()
 	}
 	for range w.o.Consumers {
-		newConsumer(w, parts).run()
+		c := newConsumer(w, w.parts)
+		w.consumers = append(w.consumers, c)
+		c.run()
 	}
 	w.o.Chaos += w.now
 	w.after(w.between(0, w.o.FaultEvery), w.nextFault)
@@ -170,15 +167,74 @@ func (w *World) createTopic(name string, o TopicOptions) {
 		configs["karst.durability"] = "fsync"
 	}
 	c := metadata.CreateTopic{ID: w.newID(), Name: name, Partitions: partitions, Configs: configs}
-	var try func()
-	try = func() {
-		w.nodes[0].propose([]metadata.Command{c}, func(errs []error, err error) {
-			if err != nil {
-				try()
-			}
-		})
+	w.command(c)
+}
+
+// command has some broker propose a command until it is certain that it was or can be no more.
+func (w *World) command(c metadata.Command) {
+	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	if !n.up {
+		return
 	}
-	try()
+	n.propose([]metadata.Command{c}, func(_ []error, err error) {
+		if err != nil {
+			w.command(c)
+		}
+	})
+}
+
+// addParts makes the partitions of a new topic known.
+func (w *World) addParts(t *metadata.Topic) (added []part) {
+	w.topics = append(w.topics, t.ID)
+	for i := range t.Partitions {
+		p := part{t.ID, t.Name, int32(i)}
+		w.truthOf(p)
+		added = append(added, p)
+	}
+	return added
+}
+
+// recreate deletes a topic and makes another one of that name, which clients then use.
+func (w *World) recreate() {
+	old := w.parts[w.rng.IntN(len(w.parts))]
+	i, err := strconv.Atoi(old.name[1:])
+	if _, ok := w.newest().TopicByID(old.topic); !ok || err != nil {
+		return
+	}
+	w.command(metadata.DeleteTopic{ID: old.topic})
+	var again func()
+	again = func() {
+		t, ok := w.newest().Topic(old.name)
+		switch {
+		case ok && t.ID != old.topic:
+			w.useTopic(t)
+			return
+		case !ok:
+			w.createTopic(old.name, w.o.Topics[i])
+		}
+		w.after(200*time.Millisecond, again)
+	}
+	again()
+}
+
+func (w *World) useTopic(t *metadata.Topic) {
+	if slices.Contains(w.topics, t.ID) {
+		return
+	}
+	for _, p := range w.addParts(t) {
+		for _, x := range w.producers {
+			x.add(p)
+		}
+		for _, c := range w.consumers {
+			c.add(p)
+		}
+	}
+}
+
+// exists tells whether a partition's topic was not deleted.
+func (w *World) exists(p part) bool {
+	_, ok := w.newest().TopicByID(p.topic)
+	return ok
 }
 
 func (w *World) nodeByID(id metadata.BrokerID) *node {
@@ -303,12 +359,12 @@ func (w *World) judge() {
 	im := w.newest()
 	lossy := map[check.Partition]bool{}
 	for _, p := range w.parts {
+		lossy[p.checked()] = w.truthOf(p).losses > 0
 		topic, ok := im.TopicByID(p.topic)
 		if !ok {
 			continue
 		}
 		m := &topic.Partitions[p.index]
-		lossy[p.checked()] = w.truthOf(p).losses > 0
 		for _, id := range m.Replicas {
 			r := w.nodeByID(id).replicas[p]
 			if err := r.readBack(); err != nil {
@@ -325,7 +381,10 @@ func (w *World) judge() {
 	// What a partition that lost everything it could showed before is of another past.
 	h.Reads = slices.DeleteFunc(h.Reads, func(x check.Read) bool { return lossy[x.Partition] })
 	h.Sights = slices.DeleteFunc(h.Sights, func(x check.Sight) bool { return lossy[x.Partition] })
-	found := check.Set(h, check.SetOptions{MayLose: func(x check.Write) bool { return x.Acks != -1 || w.excused[x.Value] }})
+	found := check.Set(h, check.SetOptions{MayLose: func(x check.Write) bool {
+		_, there := h.Final[x.Partition]
+		return x.Acks != -1 || w.excused[x.Value] || !there
+	}})
 	found = append(found, check.Order(h)...)
 	found = slices.DeleteFunc(found, func(a check.Anomaly) bool { return lossy[a.Partition] && a.Kind != check.Diverged })
 	if len(found) > 0 {

@@ -33,10 +33,12 @@ type World struct {
 	net       *network
 	raft      *raft
 	producers []*producer
+	consumers []*consumer
 	recorder  *check.Recorder
 
 	images  []*metadata.Image // by index of the quorum's log
 	truths  map[part]*truth
+	topics  []uuid.UUID    // that clients use, or used
 	parts   []part         // keys of truths, in the order of their making
 	excused map[int64]bool // values that were lost with nobody to blame
 
