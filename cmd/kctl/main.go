@@ -38,6 +38,7 @@ func commands(s *session) []*cli.Command {
 		produceCommand(s),
 		consumeCommand(s),
 		groupCommand(s),
+		txnCommand(s),
 		partitionCommand(s),
 		configCommand(s),
 		logCommand(s),
