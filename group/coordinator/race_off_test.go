@@ -1,0 +1,6 @@
+//go:build !race
+
+package coordinator
+
+// raceEnabled makes the large tests smaller.
+const raceEnabled = false
