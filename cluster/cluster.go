@@ -211,7 +211,8 @@ func (c *Cluster) register(ctx context.Context, cmd metadata.RegisterBroker) err
 	}
 	// One entry, one sync. That the cluster has an id already is no reason not to register.
 	errs := c.propose(ctx, []metadata.Command{
-		metadata.SetClusterID{ID: id}, cmd,
+		metadata.SetClusterID{ID: id},
+		cmd,
 		metadata.AllocateProducerIDs{Broker: cmd.Broker.ID, Incarnation: cmd.Broker.Incarnation, Count: producerIDBlock},
 	})
 	if err := errors.Join(errs[1:]...); err != nil {

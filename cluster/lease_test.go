@@ -38,7 +38,7 @@ func TestStandstillEndsTheLease(t *testing.T) {
 		l.beat.Store(int64(h.mono().Sub(l.begin)))
 	}
 	h.move(standstill + time.Millisecond)
-	if l.valid() || l.valid() {
+	if first, second := l.valid(), l.valid(); first || second {
 		t.Fatal("valid after a standstill")
 	}
 	if got := l.lost.Load(); got != 1 {
