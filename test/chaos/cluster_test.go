@@ -153,11 +153,14 @@ func dump(t *testing.T, dir string, broker int32) check.Dump {
 	return d
 }
 
-// gapAfter is the longest time without a success in one partition that begins around a moment.
+// anyPartition asks gapAfter for the worst of all partitions.
+const anyPartition = -1
+
+// gapAfter is the longest time without a success in a partition that overlaps a stretch of time.
 func gapAfter(h check.History, partition int32, from, to time.Duration) time.Duration {
 	longest := time.Duration(0)
 	for _, g := range check.Gaps(h) {
-		if g.Partition.Index == partition && g.To >= from && g.From <= to {
+		if (partition == anyPartition || g.Partition.Index == partition) && g.To >= from && g.From <= to {
 			longest = max(longest, g.Len())
 		}
 	}

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -73,14 +74,14 @@ func TestRollingRestart(t *testing.T) {
 	c, l := underLoad(t, 3)
 	var faults []check.Fault
 	var victims []int32
-	for round := range *rounds {
+	for range *rounds {
 		for _, b := range c.Brokers {
 			calm()
 			from := l.now()
 			b.Stop()
 			b.Start()
 			c.AwaitHealth()
-			faults, victims = append(faults, check.Fault{What: "restart", From: from, To: l.now()}), append(victims, int32(round)%l.partitions)
+			faults, victims = append(faults, check.Fault{What: "restart", From: from, To: l.now()}), append(victims, anyPartition)
 		}
 	}
 	l.end()
@@ -101,4 +102,48 @@ func report(t *testing.T, l *load, what string, faults []check.Fault, victims []
 		gaps = append(gaps, gapAfter(h, victims[i], f.From, f.To))
 	}
 	tell(t, what, gaps)
+}
+
+// TestLostDiskIsFilledAgain takes the data of one broker after another away: it comes back empty, and is filled from the
+// others before it counts.
+func TestLostDiskIsFilledAgain(t *testing.T) {
+	c, l := underLoad(t, 3)
+	var faults []check.Fault
+	var victims []int32
+	for range *rounds {
+		for _, b := range c.Brokers {
+			calm()
+			from := l.now()
+			b.Kill()
+			if err := os.RemoveAll(b.Data); err != nil {
+				t.Fatal(err)
+			}
+			b.Start()
+			c.AwaitHealth()
+			faults, victims = append(faults, check.Fault{What: "lost disk", From: from, To: l.now()}), append(victims, anyPartition)
+		}
+	}
+	l.end()
+	report(t, l, "lost disks", faults, victims)
+	compareReplicas(t, c.Brokers)
+}
+
+// TestAllKilledAtOnce: kill -9 of all brokers loses nothing, and every partition is led again by itself.
+func TestAllKilledAtOnce(t *testing.T) {
+	c, l := underLoad(t, 3)
+	var faults []check.Fault
+	var victims []int32
+	for range *rounds {
+		calm()
+		from := l.now()
+		for _, b := range c.Brokers {
+			b.Kill()
+		}
+		c.Start()
+		c.AwaitHealth()
+		faults, victims = append(faults, check.Fault{What: "kill all", From: from, To: l.now()}), append(victims, anyPartition)
+	}
+	l.end()
+	report(t, l, "kill -9 of all brokers", faults, victims)
+	compareReplicas(t, c.Brokers)
 }
