@@ -472,3 +472,68 @@ func TestIdsAreAllottedOnce(t *testing.T) {
 		t.Errorf("an id in use: %d, %v", id, err)
 	}
 }
+
+// TestImageThatDiffersStopsTheOddOne: one broker against the others, or the controller against most of them.
+func TestImageThatDiffersStopsTheOddOne(t *testing.T) {
+	s := startSeveral(t, 3)
+	leader := s.leader()
+	others := []*member{s.other(leader), s.other(leader, s.other(leader))}
+	beat := func(m *member, sum uint64) bool {
+		t.Helper()
+		self := life(m.id, 1)
+		a, err := wire.Heartbeat.Call(s.within(), m.link, leader.id, &wire.PbHeartbeat{
+			Broker: int32(m.id), Incarnation: self[:], Index: leader.Image().Index(), Checksum: leader.Image().Checksum() ^ sum,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.GetDiverged()
+	}
+	if beat(others[0], 0) {
+		t.Error("the same image is told to be another one")
+	}
+	if !beat(others[0], 1) {
+		t.Error("the odd one is not told")
+	}
+	// Its own heartbeats agree again and again; most others must disagree at the same moment.
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); {
+		if !beat(others[0], 1) || !beat(others[1], 1) {
+			break
+		}
+	}
+	select {
+	case err := <-leader.result:
+		if !errors.As(err, new(*DivergedError)) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("a controller that most brokers disagree with goes on")
+	}
+}
+
+// TestVotersFollowTheMembers: a server that follows becomes a voter when the quorum lacks one.
+func TestVotersFollowTheMembers(t *testing.T) {
+	s := startSeveral(t, 3)
+	leader := s.leader()
+	servers, index := leader.quorum.Servers()
+	victim := s.other(leader)
+	i := slices.IndexFunc(servers, func(x quorum.Server) bool { return x.Broker == victim.id })
+	if err := leader.quorum.Demote(s.within(), servers[i].ID, index); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		servers, _ := s.leader().quorum.Servers()
+		voters := 0
+		for _, x := range servers {
+			if x.Suffrage == quorum.Voter {
+				voters++
+			}
+		}
+		if voters == 3 {
+			return
+		}
+		if time.Since(begin) > 30*time.Second {
+			t.Fatalf("%d voters", voters)
+		}
+	}
+}
