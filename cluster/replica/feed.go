@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -97,9 +98,18 @@ type feeds struct {
 	}
 }
 
+// nextID is a positive number that no other session has; 0 asks for a new one (KIP-227).
+func (f *feeds) nextID() int32 {
+	for {
+		if id := f.lastID.Add(1) & math.MaxInt32; id != 0 {
+			return id
+		}
+	}
+}
+
 // OpenFeed begins a session, and ends the one that the broker had before.
 func (s *Set) OpenFeed(f Follower) *Feed {
-	feed := &Feed{set: s, follower: f, id: s.feeds.lastID.Add(1)&0x7fffffff | 1}
+	feed := &Feed{set: s, follower: f, id: s.feeds.nextID()}
 	feed.mu.cursors = map[partitionKey]*cursor{}
 	s.feeds.mu.Lock()
 	old := s.feeds.mu.byBroker[f.Broker]
