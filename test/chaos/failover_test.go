@@ -75,12 +75,13 @@ func TestRollingRestart(t *testing.T) {
 	var faults []check.Fault
 	var victims []int32
 	for range *rounds {
-		for _, b := range c.Brokers {
+		for i, b := range c.Brokers {
 			calm()
 			from := l.now()
-			b.Stop()
-			b.Start()
+			stopped := b.Stop()
+			started := b.Start()
 			c.AwaitHealth()
+			t.Logf("broker %d stopped in %s, started in %s", i+1, stopped.Round(time.Millisecond), started.Round(time.Millisecond))
 			faults, victims = append(faults, check.Fault{What: "restart", From: from, To: l.now()}), append(victims, anyPartition)
 		}
 	}
@@ -100,6 +101,11 @@ func report(t *testing.T, l *load, what string, faults []check.Fault, victims []
 	var gaps []time.Duration
 	for i, f := range faults {
 		gaps = append(gaps, gapAfter(h, victims[i], f.From, f.To))
+		for _, g := range check.Gaps(h) {
+			if g.From <= f.To && g.To >= f.From && g.Len() > 500*time.Millisecond {
+				t.Logf("%s %d: %s waits from %s to %s", f.What, i, g.Partition, (g.From - f.From).Round(time.Millisecond), (g.To - f.From).Round(time.Millisecond))
+			}
+		}
 	}
 	tell(t, what, gaps)
 }
