@@ -50,7 +50,9 @@ func (d *Dirs) Start() Start {
 }
 
 // sameBoot tells that the machine has not been started again since the run before.
-func (r *startRecord) sameBoot() bool { return r.before != nil && r.before.boot == r.boot && r.boot != "" }
+func (r *startRecord) sameBoot() bool {
+	return r.before != nil && r.before.boot == r.boot && r.boot != ""
+}
 
 // ConfirmStart forgets the runs before this one: it is the one on record now.
 func (d *Dirs) ConfirmStart() error {

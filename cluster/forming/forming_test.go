@@ -269,11 +269,21 @@ func TestDecisions(t *testing.T) {
 		{"an id wins over the directory", me, Wish{Node: 7, Expect: 2}, []gossip.Member{other(1, gossip.Meta{Broker: -1, Expect: 2})}, true, ask, ""},
 		{"same id twice", me, Wish{Node: 7, Expect: 2}, []gossip.Member{other(1, gossip.Meta{Broker: 7, Expect: 2})}, true, refuse, "--id 7"},
 		{"other size", me, Wish{Node: none, Expect: 2}, []gossip.Member{other(1, gossip.Meta{Broker: -1, Expect: 3})}, true, refuse, "must be the same"},
-		{"promised", Record{Directory: id(5), Promise: &Promise{ClusterID: id(8), From: id(1), Members: []Candidate{{Directory: id(1), Addr: "host1"}}}}, Wish{Expect: 3}, nil, true,
-			follow, "--forget-promise"},
+		{
+			"promised",
+			Record{Directory: id(5), Promise: &Promise{ClusterID: id(8), From: id(1), Members: []Candidate{{Directory: id(1), Addr: "host1"}}}},
+			Wish{Expect: 3},
+			nil, true,
+			follow, "--forget-promise",
+		},
 		{"asked before", Record{Directory: id(5), Promise: &Promise{ClusterID: id(8), From: id(5)}}, Wish{Expect: 3}, nil, true, ask, ""},
-		{"asked before, another cluster is there", Record{Directory: id(5), Promise: &Promise{ClusterID: id(8), From: id(5)}}, Wish{Expect: 3},
-			[]gossip.Member{other(1, gossip.Meta{ClusterID: id(9)})}, true, join, ""},
+		{
+			"asked before, another cluster is there",
+			Record{Directory: id(5), Promise: &Promise{ClusterID: id(8), From: id(5)}},
+			Wish{Expect: 3},
+			[]gossip.Member{other(1, gossip.Meta{ClusterID: id(9)})},
+			true, join, "",
+		},
 	} {
 		got := decide(c.record, c.wish, c.seen, c.dialled)
 		if got.kind != c.want || !strings.Contains(got.reason, c.reason) {
