@@ -117,3 +117,42 @@ func BenchmarkSliceToSocket(b *testing.B) {
 		}
 	}
 }
+
+// One pass of compaction over 64 MiB of records of 100 bytes, of which each key was written 16 times. The figure is of
+// the log's bytes.
+func BenchmarkClean(b *testing.B) {
+	for _, codec := range []batch.Codec{batch.None, batch.LZ4, batch.Zstd} {
+		b.Run(codec.String(), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				l := onDisk(b, with(func(c *Config) { *c = DefaultConfig(); compacting(c); c.SegmentBytes = 16 << 20 }))
+				raw := 0
+				value := fmt.Sprintf("%0100d", 7)
+				for i := 0; raw < 64<<20; i++ {
+					k := kvBatch{codec: codec}
+					for j := range 100 {
+						k.records = append(k.records, kv{fmt.Sprint("key-", (i*100+j)*7919%40_000), value})
+					}
+					if _, err := l.Append(k.build(), 0, t0); err != nil {
+						b.Fatal(err)
+					}
+					raw += 100 * 115
+				}
+				if err := settleLog(l); err != nil {
+					b.Fatal(err)
+				}
+				size := l.Size()
+				b.SetBytes(size)
+				b.StartTimer()
+				s, err := l.clean(b.Context(), cleanOptions{now: t0, maxBytes: 128 << 20})
+				if err != nil || s.Keys != 40_000 {
+					b.Fatal(s, err)
+				}
+				b.StopTimer()
+				b.ReportMetric(float64(l.Size())/float64(size), "left/byte")
+				l.Abandon()
+				b.StartTimer()
+			}
+		})
+	}
+}
