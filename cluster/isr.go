@@ -16,7 +16,7 @@ func (c *Cluster) ChangeISR(ctx context.Context, changes []controller.ISRChange)
 	self := metadata.Member{Broker: c.o.BrokerID, Incarnation: c.Incarnation()}
 	view := c.View()
 	errs := make([]error, len(changes))
-	var cmds []metadata.Command
+	all := metadata.AlterPartitions{Broker: self.Broker, Incarnation: self.Incarnation}
 	var at []int
 	for i, ch := range changes {
 		cmd, err := view.ChangeISR(self, ch)
@@ -24,12 +24,31 @@ func (c *Cluster) ChangeISR(ctx context.Context, changes []controller.ISRChange)
 			errs[i] = err
 			continue
 		}
-		cmds, at = append(cmds, cmd), append(at, i)
+		all.Changes, at = append(all.Changes, cmd.Changes...), append(at, i)
 	}
-	for n, err := range c.o.Quorum.ProposeEach(ctx, cmds) {
-		errs[at[n]] = err
+	if len(at) == 0 {
+		return errs
+	}
+	// One command: whatever changes in a topic costs as much as all that changes in it at once.
+	err := c.o.Quorum.ProposeEach(ctx, []metadata.Command{all})[0]
+	im := c.Image()
+	for _, i := range at {
+		if errs[i] = err; err == nil && !passed(im, &changes[i]) {
+			errs[i] = &metadata.IneligibleReplicaError{Broker: self.Broker, Reason: "not to be joined by some member of its in-sync set"}
+		}
 	}
 	return errs
+}
+
+// passed tells whether a partition has changed since a proposal was made for it: by the proposal, or so that the
+// proposal will never be applied. Of a command with many changes this tells which of them were refused.
+func passed(im *metadata.Image, ch *controller.ISRChange) bool {
+	t, ok := im.TopicByID(ch.TopicID)
+	if !ok || int(ch.Partition) >= len(t.Partitions) {
+		return true
+	}
+	p := &t.Partitions[ch.Partition]
+	return p.PartitionEpoch != ch.PartitionEpoch || p.LeaderEpoch != ch.LeaderEpoch
 }
 
 // GiveUp leaves ISR and leadership of partitions whose logs this broker cannot serve any more, where others can take over.

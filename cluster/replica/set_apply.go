@@ -114,6 +114,9 @@ func (s *Set) follow(im *metadata.Image, c metadata.TopicChange, first bool, ope
 			s.byName.put(t.Name, here)
 		}
 		here.grow(len(t.Partitions))
+		if i < old && ok && c.Before.Partitions[i].PartitionEpoch == m.PartitionEpoch && here.partition(int32(i)) != nil {
+			continue // nothing has changed in this one
+		}
 		if p := here.partition(int32(i)); p != nil {
 			s.become(p, im, m)
 			continue
