@@ -413,14 +413,8 @@ func (m *member) network() *quorum.Network {
 		Dial: func(ctx context.Context, to metadata.BrokerID) (net.Conn, error) {
 			return m.link.Dial(ctx, to, link.Raft)
 		},
-		Forward: wire.Forward(m.link, notSent),
+		Forward: wire.Forward(m.link, link.NotSent),
 	}
-}
-
-// notSent tells of which errors of the link it is certain that the request has not left.
-func notSent(err error) bool {
-	return errors.As(err, new(*link.RefusedError)) || errors.As(err, new(*link.UnreachableError)) ||
-		errors.As(err, new(*link.IdentityError)) || errors.As(err, new(*link.BusyError))
 }
 
 // firstServers is the first configuration of the metadata log, when this node writes it.
