@@ -29,7 +29,6 @@ type node struct {
 	up, paused bool
 	life       int // grows with each start of the process
 	stalled    []func()
-	pausedAt   time.Duration
 	conns      map[connKey]*conn
 
 	image       *metadata.Image
@@ -43,7 +42,6 @@ type node struct {
 
 	incarnation uuid.UUID
 	confirmed   bool // the image had this incarnation, not fenced
-	checkedAt   time.Duration
 	cache       *storage.FileCache
 	replicas    map[part]*replica
 	brain       *brain
@@ -155,7 +153,7 @@ func (n *node) start() {
 	}
 	n.raftTerm, n.raftLeader, n.leadTerm, n.leads = 0, nil, 0, false
 	n.waiters = map[uint64]func([]error, error){}
-	n.incarnation, n.confirmed, n.checkedAt = n.w.newID(), false, n.w.now
+	n.incarnation, n.confirmed = n.w.newID(), false
 	n.cache = storage.NewFileCache(64)
 	n.replicas = map[part]*replica{}
 	n.brain = nil
@@ -247,7 +245,7 @@ func (n *node) end() {
 
 func (n *node) pause() {
 	n.w.logf("broker %d is stopped", n.id)
-	n.paused, n.pausedAt = true, n.w.now
+	n.paused = true
 }
 
 // resume lets a stopped process go on: first with what it was about to do.

@@ -47,12 +47,10 @@ type wait struct {
 }
 
 var (
-	errNotLeader    = errors.New("not leader")
-	errNotEnough    = errors.New("not enough replicas")
-	errShrunk       = errors.New("not enough replicas after append") // the outcome is open
-	errUnavailable  = errors.New("not available")
-	errOutOfRange   = errors.New("offset out of range")
-	errStorageFault = errors.New("storage error")
+	errNotLeader  = errors.New("not leader")
+	errNotEnough  = errors.New("not enough replicas")
+	errShrunk     = errors.New("not enough replicas after append") // the outcome is open
+	errOutOfRange = errors.New("offset out of range")
 )
 
 // logConfig has small segments, so that rolls, indexes and cuts across segments are common.
