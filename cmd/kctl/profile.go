@@ -151,7 +151,7 @@ func profileCommand(s *session) *cli.Command {
 			},
 			{
 				Name: "current", Usage: "print the name of the profile in use, for a prompt",
-				Description: describe("", "kctl profile current -o name", `PS1='$(kctl profile current -o name) \$ '`),
+				Description: describe("", "kctl profile current -o name", "kctl profile current -o 'go={{.name}}'"),
 				Flags:       flagSet(nil, outputFlags()), Action: listing(s, profileColumns(), s.profileCurrent),
 			},
 			{
