@@ -1,7 +1,10 @@
 package karsttest_test
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -37,5 +40,23 @@ func TestClusterKeepsRecordsWhenABrokerGoes(t *testing.T) {
 			t.Fatal("no more records")
 		}
 		fetches.EachRecord(func(r *kgo.Record) { seen[string(r.Value)] = true })
+	}
+}
+
+// TestMetricsOfClustersAreListed holds what /metrics shows in a cluster against docs/metrics.md.
+func TestMetricsOfClustersAreListed(t *testing.T) {
+	c := karsttest.StartCluster(t, 2, karsttest.Topic("t", 1))
+	listed, err := os.ReadFile(filepath.Join("..", "docs", "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := c.Broker(1).Broker().Metrics().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if name := f.GetName(); strings.HasPrefix(name, "karst_") && !strings.Contains(string(listed), "`"+name+"`") {
+			t.Errorf("docs/metrics.md does not list %s: %s (%s)", name, f.GetHelp(), f.GetType())
+		}
 	}
 }
