@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -128,6 +127,3 @@ func (c *Cluster) Stop() {
 	}
 	wg.Wait()
 }
-
-// String lists the servers.
-func (c *Cluster) String() string { return strings.Join(c.Bootstrap(), ",") }

@@ -41,6 +41,7 @@ func TestClusterKeepsRecordsWhenABrokerGoes(t *testing.T) {
 		}
 		fetches.EachRecord(func(r *kgo.Record) { seen[string(r.Value)] = true })
 	}
+	c.Stop()
 }
 
 // TestMetricsOfClustersAreListed holds what /metrics shows in a cluster against docs/metrics.md.
