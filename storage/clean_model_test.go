@@ -24,7 +24,6 @@ type kvModel struct {
 	pending map[int64][]seen
 	seqs    map[int64]int32
 	windows map[int64]seq // last batch of each producer
-	removed time.Time     // tombstones that were cleaned before this may be gone
 }
 
 type seq struct {
