@@ -29,6 +29,11 @@ if [ ! -e "$BUILD/venv/.complete" ]; then
   "$BUILD/venv/bin/pip" install -q --disable-pip-version-check kafka-python==3.0.12 && touch "$BUILD/venv/.complete"
 fi
 export PYTHON=$BUILD/venv/bin/python
+if [ ! -e "$BUILD/old-venv/.complete" ]; then
+  python3 -m venv "$BUILD/old-venv"
+  "$BUILD/old-venv/bin/pip" install -q --disable-pip-version-check kafka-python==1.4.7 six && touch "$BUILD/old-venv/.complete"
+fi
+export OLD_PYTHON=$BUILD/old-venv/bin/python
 
 mkdir -p "$BUILD/node"
 cp interop/clients/*.js interop/clients/package.json "$BUILD/node/"
@@ -38,6 +43,12 @@ export NODE_CLIENTS=$BUILD/node
 [ -e "$BUILD/jars/.complete" ] ||
   { mvn -q -B -f interop/clients/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$BUILD/jars" && touch "$BUILD/jars/.complete"; }
 export KAFKA_JARS=$BUILD/jars
+export OLD_KAFKA_JARS=$BUILD/old-jars
+for version in 0.10.2.2 0.11.0.3 1.1.1 2.0.1; do
+  [ -e "$OLD_KAFKA_JARS/$version/.complete" ] ||
+    { mvn -q -B -f interop/clients/old/pom.xml -Dkafka="$version" dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$OLD_KAFKA_JARS/$version" &&
+      touch "$OLD_KAFKA_JARS/$version/.complete"; }
+done
 
 (cd interop && CGO_ENABLED=1 go test -count=1 -timeout 15m ${1:+-run "$1"} ./...)
 [ -z "${1:-}" ] || exit 0
