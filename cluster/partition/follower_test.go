@@ -44,11 +44,13 @@ func TestFollowerDecides(t *testing.T) {
 		{"below the leader's start", log, Answer{Failure: OutOfRange, LogStart: 70, LeaderEnd: 90}, Action{Kind: Restart, To: 70}},
 		{
 			"above the leader's end, epochs decide", log,
-			Answer{Failure: OutOfRange, LogStart: 0, LeaderEnd: 30}, Action{Kind: Wait},
+			Answer{Failure: OutOfRange, LogStart: 0, LeaderEnd: 30},
+			Action{Kind: Wait},
 		},
 		{
 			"above the leader's end without epochs", plain,
-			Answer{Failure: OutOfRange, LogStart: 0, LeaderEnd: 30}, Action{Kind: Truncate, To: 30},
+			Answer{Failure: OutOfRange, LogStart: 0, LeaderEnd: 30},
+			Action{Kind: Truncate, To: 30},
 		},
 		{"inside the leader's log after all", log, Answer{Failure: OutOfRange, LogStart: 0, LeaderEnd: 90}, Action{Kind: Wait}},
 		{"not the leader", log, Answer{Failure: Elsewhere}, Action{Kind: Wait}},
