@@ -63,8 +63,10 @@ func New(o Options) *Broker {
 	}
 	m.watchFetches(fetches)
 	b := &Broker{groups: []handlers{
-		&produceAPI{set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce},
-			txns: txnGate{txns: o.Txns, verify: o.Transactions.Verify}},
+		&produceAPI{
+			set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce},
+			txns: txnGate{txns: o.Txns, verify: o.Transactions.Verify},
+		},
 		fetches,
 		&offsetsAPI{set: o.Set},
 		newTxnAPI(o),
