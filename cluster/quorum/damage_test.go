@@ -419,3 +419,16 @@ func TestStoreNeverSkipsTheSync(t *testing.T) {
 		t.Error("the store is not monotonic")
 	}
 }
+
+// TestTermBehindTheEntriesIsDamage: such a server would vote twice.
+func TestTermBehindTheEntriesIsDamage(t *testing.T) {
+	dir, _ := filled(t, 0)
+	store, err := openBoltStore(filepath.Join(dir, boltName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(store.SetUint64(termKey, 1), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	wantDamage(t, dir, "entries of term")
+}

@@ -94,7 +94,7 @@ func (q *Quorum) farewell(node *raft.Raft, to raft.ServerID) {
 	head := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(q.serverID), Addr: []byte(q.serverID)}
 	last := node.CommitIndex()
 	for from := last; last-from < maxFarewell && node.State() == raft.Leader; {
-		req := &raft.AppendEntriesRequest{RPCHeader: head, Term: node.CurrentTerm(), Leader: head.Addr, PrevLogEntry: from - 1, LeaderCommitIndex: last}
+		req := &raft.AppendEntriesRequest{RPCHeader: head, Term: node.CurrentTerm(), PrevLogEntry: from - 1, LeaderCommitIndex: last}
 		var prev raft.Log
 		if q.log.GetLog(from-1, &prev) != nil {
 			return

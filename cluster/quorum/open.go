@@ -62,12 +62,37 @@ func (q *Quorum) open() error {
 	if err != nil {
 		return &DamageError{Path: q.log.path, Err: err}
 	}
-	if last, err := q.log.LastIndex(); err != nil {
+	last, err := q.log.LastIndex()
+	if err != nil {
 		return err
-	} else if last > 0 && q.machine.generation.Load() == 0 {
+	}
+	if last > 0 && q.machine.generation.Load() == 0 {
 		q.machine.generation.Store(1)
 	}
+	if err := q.checkTerm(last, snap.head.term); err != nil {
+		return err
+	}
 	return q.bootstrap(index)
+}
+
+// checkTerm: a server's term is never behind that of its entries. One that were would vote for what is past.
+func (q *Quorum) checkTerm(last, snapshot uint64) error {
+	term, err := q.stable.GetUint64(termKey)
+	if err != nil && err.Error() != raftboltdb.ErrKeyNotFound.Error() {
+		return err
+	}
+	newest := snapshot
+	if last > 0 {
+		var l raft.Log
+		if err := q.log.GetLog(last, &l); err != nil {
+			return &DamageError{Path: q.log.path, Err: err}
+		}
+		newest = max(newest, l.Term)
+	}
+	if term < newest {
+		return &DamageError{Path: q.log.path, Err: fmt.Errorf("term %d, but entries of term %d", term, newest)}
+	}
+	return nil
 }
 
 // newMachine makes the machine whose state is the newest snapshot's.

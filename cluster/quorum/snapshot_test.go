@@ -81,7 +81,6 @@ func (l *oldLeader) append(term, prev, prevTerm, commit uint64, entries ...*raft
 	l.t.Helper()
 	req := &raft.AppendEntriesRequest{
 		RPCHeader: l.head, Term: term, PrevLogEntry: prev, PrevLogTerm: prevTerm, Entries: entries, LeaderCommitIndex: commit,
-		Leader: l.head.Addr,
 	}
 	var resp raft.AppendEntriesResponse
 	if err := l.trans.AppendEntries(l.to, raft.ServerAddress(l.to), req, &resp); err != nil {
@@ -262,7 +261,7 @@ func TestVotesSurviveACrashBetweenTheirWrites(t *testing.T) {
 func (l *oldLeader) ask(term uint64) bool {
 	l.t.Helper()
 	req := &raft.RequestVoteRequest{
-		RPCHeader: l.head, Term: term, Candidate: l.head.Addr, LastLogIndex: 1 << 40, LastLogTerm: term - 1, LeadershipTransfer: true,
+		RPCHeader: l.head, Term: term, LastLogIndex: 1 << 40, LastLogTerm: term - 1, LeadershipTransfer: true,
 	}
 	var resp raft.RequestVoteResponse
 	if err := l.trans.RequestVote(l.to, raft.ServerAddress(l.to), req, &resp); err != nil {
