@@ -359,3 +359,40 @@ func TestConsumersReadInTheirRack(t *testing.T) {
 	}
 	w.Unpark()
 }
+
+// Records that are not committed go to registered replicas in their present start, and to nobody else.
+func TestUncommittedRecordsGoToReplicasOnly(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	id := c.topic("t", nil, 1, 2)
+	c.isolate(1, true)
+	if _, err := c.append(1, "t", 5); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []struct {
+		name string
+		who  replica.Follower
+		err  any
+	}{
+		{"a replica", replica.Follower{Broker: 2, Epoch: replica.BrokerEpoch(c.nodes[2].inc)}, nil},
+		{"an earlier start of it", replica.Follower{Broker: 2, Epoch: 7}, new(*replica.StaleBrokerError)},
+		{"a broker without a replica", replica.Follower{Broker: 3, Epoch: replica.BrokerEpoch(c.nodes[3].inc)}, new(*replica.NotReplicaError)},
+		{"a broker that does not exist", replica.Follower{Broker: 9, Epoch: 1}, new(*replica.NotReplicaError)},
+	} {
+		feed := c.nodes[1].set.OpenFeed(q.who)
+		feed.Ask(replica.FeedQuestion{TopicID: id, LastEpoch: -1, SyncedEnd: -1, MaxBytes: 1 << 20})
+		reads := feed.Take(1<<20, nil)
+		if len(reads) != 1 {
+			t.Fatalf("%s: %d answers", q.name, len(reads))
+		}
+		r := &reads[0]
+		if q.err == nil && (r.Err != nil || r.Slice.Len() == 0) || q.err != nil && (!errors.As(r.Err, q.err) || r.Slice.Len() > 0) {
+			t.Errorf("%s: %d bytes, %v", q.name, r.Slice.Len(), r.Err)
+		}
+		r.Slice.Release()
+		feed.Close()
+	}
+	res, err := c.part(1, "t").Read(replica.ReadRequest{MaxBytes: 1 << 20, CurrentEpoch: -1, FetchedEpoch: -1})
+	if err != nil || res.Slice.Len() != 0 {
+		t.Errorf("a consumer: %d bytes, %v", res.Slice.Len(), err)
+	}
+}

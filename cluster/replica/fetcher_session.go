@@ -39,6 +39,9 @@ type session struct {
 	}
 }
 
+// dialTimeout is how long a broker that says nothing is waited for before it is tried again.
+const dialTimeout = 5 * time.Second
+
 // maxAhead is how many requests may be without an answer.
 const maxAhead = 2
 
@@ -49,7 +52,9 @@ const maxNamed = 20_000
 func (f *fetcher) session(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, err := f.all.dial(ctx, f.source)
+	dialing, dialed := context.WithTimeout(ctx, min(f.all.settings.Timeout, dialTimeout))
+	conn, err := f.all.dial(dialing, f.source)
+	dialed()
 	if err != nil {
 		return err
 	}
