@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,9 @@ import (
 
 func id(n byte) uuid.UUID { return uuid.UUID{0: n, 15: 9} }
 
-// town is a network of brokers that start, crash and call each other.
+// town is a network of brokers that start, crash and call each other. Its mutex guards all below, hosts included.
 type town struct {
+	sync.Mutex
 	t      *testing.T
 	random *rand.Rand
 	hosts  []*host
@@ -71,10 +73,14 @@ func (h *host) start() {
 	l.forming = f
 	var ctx context.Context
 	ctx, l.stop = context.WithCancel(context.Background())
+	h.town.Lock()
 	h.run = l
+	h.town.Unlock()
 	go func() {
 		defer close(l.done)
 		out, err := f.Find(ctx)
+		h.town.Lock()
+		defer h.town.Unlock()
 		if ctx.Err() != nil {
 			return
 		}
@@ -94,15 +100,21 @@ func (h *host) crash() {
 		return
 	}
 	l := h.run
+	h.town.Lock()
 	h.run = nil
+	h.town.Unlock()
 	l.stop()
 	<-l.done
+	h.town.Lock()
 	h.member = nil
+	h.town.Unlock()
 	h.fs.LoseUnsynced()
 }
 
 // Members is part of Gossip: everybody who is up is seen by everybody.
 func (l *life) Members() []gossip.Member {
+	l.host.town.Lock()
+	defer l.host.town.Unlock()
 	var out []gossip.Member
 	for _, h := range l.host.town.hosts {
 		if h.run == nil || h == l.host {
@@ -123,12 +135,29 @@ func (l *life) Members() []gossip.Member {
 // Join is part of Gossip.
 func (l *life) Join(context.Context, []string) (int, error) { return 1, nil }
 
-func (w *town) at(addr string) *host {
+// at finds who runs at an address; nil: nobody. What it returns is used after the mutex is let go.
+func (w *town) at(addr string) *life {
+	w.Lock()
+	defer w.Unlock()
 	i := slices.IndexFunc(w.hosts, func(h *host) bool { return h.wish.Addr == addr })
 	if i < 0 || w.hosts[i].run == nil {
 		return nil
 	}
-	return w.hosts[i]
+	return w.hosts[i].run
+}
+
+// lose tells whether a message gets lost.
+func (w *town) lose() bool {
+	w.Lock()
+	defer w.Unlock()
+	return w.random.Float64() < w.loss
+}
+
+// intN is a random number.
+func (w *town) intN(n int) int {
+	w.Lock()
+	defer w.Unlock()
+	return w.random.IntN(n)
 }
 
 var errLost = errors.New("lost")
@@ -137,13 +166,13 @@ var errLost = errors.New("lost")
 func (l *life) Form(_ context.Context, addr string, p Promise) error {
 	w := l.host.town
 	time.Sleep(time.Millisecond)
-	h := w.at(addr)
-	if h == nil || w.random.Float64() < w.loss {
+	other := w.at(addr)
+	if other == nil || w.lose() {
 		return errLost
 	}
 	p.Members = slices.Clone(p.Members)
-	err := h.run.forming.Promise(p)
-	if w.random.Float64() < w.loss {
+	err := other.forming.Promise(p)
+	if w.lose() {
 		return errLost
 	}
 	return err
@@ -153,12 +182,16 @@ func (l *life) Form(_ context.Context, addr string, p Promise) error {
 func (p *life) join(addr string, q JoinRequest) (JoinAnswer, error) {
 	w := p.host.town
 	time.Sleep(time.Millisecond)
-	h := w.at(addr)
-	if h == nil || w.random.Float64() < w.loss {
+	other := w.at(addr)
+	if other == nil || w.lose() {
 		return JoinAnswer{}, errLost
 	}
-	a := h.run.forming.Answer()
-	if h.member == nil || w.begun[h.member.ClusterID] == "" {
+	a := other.forming.Answer()
+	w.Lock()
+	m := other.host.member
+	ready := m != nil && w.begun[m.ClusterID] != ""
+	w.Unlock()
+	if !ready {
 		return a, nil
 	}
 	if q.Node == metadata.NoBroker {
@@ -179,7 +212,7 @@ func (p peers) Join(_ context.Context, addr string, q JoinRequest) (JoinAnswer, 
 // TestOneClusterHoweverTheyStart lets brokers start in any order, crash and lose messages while they form a cluster of the
 // size that all expect, with more of them than that.
 func TestOneClusterHoweverTheyStart(t *testing.T) {
-	seeds := 300
+	seeds := 150
 	if testing.Short() {
 		seeds = 30
 	}
@@ -201,23 +234,26 @@ func race(t *testing.T, seed uint64) {
 	w.loss = 0.3
 	// The first act: anything may happen.
 	for range 60 {
-		h := w.hosts[w.random.IntN(len(w.hosts))]
+		h := w.hosts[w.intN(len(w.hosts))]
 		switch {
 		case h.run == nil:
 			h.start()
-		case w.random.Float64() < 0.3:
+		case w.intN(10) < 3:
 			h.crash()
 		}
-		time.Sleep(time.Duration(w.random.IntN(120)) * time.Millisecond)
+		time.Sleep(time.Duration(w.intN(120)) * time.Millisecond)
 	}
 	// The second: all are up, and nothing gets lost any more.
+	w.Lock()
 	w.loss = 0
+	w.Unlock()
 	for _, h := range w.hosts {
 		if h.run == nil {
 			h.start()
 		}
 	}
 	time.Sleep(10 * time.Minute)
+	w.Lock()
 	if len(w.begun) != 1 {
 		t.Errorf("seed %d: %d clusters were begun: %v", seed, len(w.begun), w.begun)
 	}
@@ -232,6 +268,7 @@ func race(t *testing.T, seed uint64) {
 		}
 		nodes[h.member.Node] = h.n
 	}
+	w.Unlock()
 	for _, h := range w.hosts {
 		h.crash()
 	}
