@@ -332,7 +332,7 @@ func TestSettings(t *testing.T) {
 	if c.CommitTimeout != 5*time.Millisecond || c.PreVoteDisabled || c.ProtocolVersion != raft.ProtocolVersionMax {
 		t.Errorf("commit timeout %s, pre-vote disabled: %v, protocol %d", c.CommitTimeout, c.PreVoteDisabled, c.ProtocolVersion)
 	}
-	if c.TrailingLogs != 100_000 || c.SnapshotThreshold != 20_000 || !c.BatchApplyCh {
+	if c.TrailingLogs != 100_000 || c.SnapshotThreshold != 20_000 || c.BatchApplyCh {
 		t.Errorf("trailing %d, threshold %d, batches %v", c.TrailingLogs, c.SnapshotThreshold, c.BatchApplyCh)
 	}
 	if !(&logStore{}).IsMonotonic() {

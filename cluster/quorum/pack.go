@@ -234,8 +234,9 @@ func (q *Quorum) send(items []*proposal) {
 		commands = append(commands, p.commands...)
 		size += p.bytes()
 	}
+	halted := *q.halted.Load() // before the node: it is then this one's, or an older one's
 	future := q.node.Load().Apply(appendEntry(make([]byte, 0, size+32*len(items)+8), runs, commands...), enqueueTimeout)
-	err := future.Error()
+	err := outcomeOf(future, halted)
 	if refused(err) {
 		q.turnAway(items)
 		return
@@ -256,6 +257,23 @@ func (q *Quorum) send(items []*proposal) {
 	}
 	for _, p := range items {
 		q.answer(p, answer, err)
+	}
+}
+
+// outcomeOf waits for a future. One whose entry was on its way to the machine when Raft stopped is never answered.
+func outcomeOf(future raft.ApplyFuture, halted <-chan struct{}) error {
+	done := make(chan error, 1)
+	go func() { done <- future.Error() }()
+	select {
+	case err := <-done:
+		return err
+	case <-halted:
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(followerPause):
+		return raft.ErrRaftShutdown
 	}
 }
 

@@ -81,9 +81,10 @@ type Quorum struct {
 	trans    atomic.Pointer[raft.Transport] // of node
 	streams  atomic.Pointer[streams]        // of trans; nil without a Network
 	evidence chan metadata.BrokerID
-	restart  chan struct{}      // one slot: Raft must begin anew
-	fresh    bool               // this start has written the first configuration
-	tune     func(*raft.Config) // by tests, before Run
+	halted   atomic.Pointer[chan struct{}] // closed when node has stopped
+	restart  chan struct{}                 // one slot: Raft must begin anew
+	fresh    bool                          // this start has written the first configuration
+	tune     func(*raft.Config)            // by tests, before Run
 
 	fatalOnce sync.Once
 	fatal     chan error // one slot
@@ -217,6 +218,8 @@ func (q *Quorum) start(notify chan<- bool, observed chan raft.Observation) (*raf
 		return nil, &DamageError{Path: q.o.Dir, Err: err}
 	}
 	node.RegisterObserver(observer(observed))
+	halted := make(chan struct{})
+	q.halted.Store(&halted)
 	q.node.Store(node)
 	q.trans.Store(&trans)
 	voters, self := q.voters(node)
@@ -236,7 +239,8 @@ func (q *Quorum) config(notify chan<- bool) *raft.Config {
 	c.LocalID = q.serverID
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = heartbeatTimeout, electionTimeout, leaderLease
 	c.CommitTimeout = commitTimeout
-	c.BatchApplyCh = true
+	// One entry is in flight at a time. A channel with room would keep one that nobody answers once Raft has stopped.
+	c.BatchApplyCh = false
 	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = trailingLogs, snapshotThreshold, snapshotInterval
 	c.NoSnapshotRestoreOnStart = true // Open has done it, and refuses what Raft would skip
 	c.NotifyCh = notify
@@ -262,6 +266,9 @@ func (q *Quorum) voters(node *raft.Raft) (voters []raft.ServerID, self bool) {
 
 // stopNode ends Raft's goroutines. One that is stuck in I/O is left behind: the process is about to end.
 func (q *Quorum) stopNode(node *raft.Raft) error {
+	if halted := q.halted.Load(); halted != nil {
+		defer close(*halted)
+	}
 	stopped := make(chan error, 1)
 	future := node.Shutdown()
 	if s := q.streams.Swap(nil); s != nil {
