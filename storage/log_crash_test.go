@@ -174,6 +174,7 @@ func (h *history) checkState(l *Log, got []batch.Batch) error {
 		for i := range p.window { // a snapshot has one timestamp for the last batch and a marker behind it
 			p.window[i].timestamp, have.window[i].timestamp = 0, 0
 		}
+		have.marker = p.marker // since the log was opened
 		if have != *p {
 			return fmt.Errorf("producer %+v, want %+v", have, p)
 		}
