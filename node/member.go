@@ -78,6 +78,9 @@ func (n *Node) openMember(ctx context.Context, parts *stages) error {
 		return err
 	}
 	parts.onStop("data directory", lock.Close)
+	if err := n.openConsole(ctx, parts); err != nil { // /readyz tells what it waits for
+		return err
+	}
 	m := &member{admissions: make(chan admission, maxAdmissions)}
 	n.member = m
 	m.self.Store(&link.Hello{Broker: metadata.NoBroker})

@@ -353,7 +353,7 @@ func (n *Node) serve(_ context.Context, parts *stages) error {
 }
 
 func (n *Node) openConsole(ctx context.Context, parts *stages) error {
-	if n.o.Config.HTTPAddr == "" {
+	if n.o.Config.HTTPAddr == "" || n.http != nil {
 		return nil
 	}
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", n.o.Config.HTTPAddr)
