@@ -153,7 +153,8 @@ func (a *aliasCall) table(lines [][]string) {
 func (a *aliasCall) describeGroup(ctx context.Context, l *link, name string) error {
 	groups, err := l.fullGroups(ctx, []string{name})
 	if errors.Is(err, kerr.GroupIDNotFound) {
-		return fmt.Errorf("Consumer group '%s' does not exist.", name) //nolint:staticcheck // Kafka's words
+		a.print("\nError: Consumer group '%s' does not exist.", name)
+		return nil // as Kafka's tool has it
 	}
 	if err != nil {
 		return err
@@ -290,7 +291,7 @@ func (a *aliasCall) describeGroupState(ctx context.Context, l *link, g *consumer
 	a.print("")
 	a.table([][]string{
 		{"GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"},
-		{g.id, coordinator, g.assignor, g.state, fmt.Sprint(len(g.members))},
+		{g.id, coordinator, cmp.Or(g.assignor, "-"), g.state, fmt.Sprint(len(g.members))},
 	})
 	return nil
 }
@@ -342,7 +343,7 @@ func (a *aliasCall) deleteOffsets(ctx context.Context, l *link, group string) er
 	}
 	failed := resp.Error()
 	if failed == nil {
-		a.print("Request succeed for deleting offsets from group %s.", group)
+		a.print("Request succeeded for deleting offsets from group %s.", group)
 	} else {
 		a.print("Encountered some partition level error, see the follow-up details:")
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -151,7 +152,7 @@ func (a *aliasCall) generateReassignment(ctx context.Context, l *link, list stri
 			brokers[i].rack = ""
 		}
 	}
-	current := describeReplicas(rows)
+	current := describeReplicas(rows, l.replicaDirs(ctx))
 	p := newPlanner(brokers, nil)
 	for i := range rows {
 		to := p.place(partitionRow{replicas: nil}, func(int32) bool { return true }, len(rows[i].replicas))
@@ -163,15 +164,39 @@ func (a *aliasCall) generateReassignment(ctx context.Context, l *link, list stri
 	a.print("Current partition replica assignment")
 	a.print("%s\n", current)
 	a.print("Proposed partition reassignment configuration")
-	a.print("%s", describeReplicas(rows))
+	a.print("%s", describeReplicas(rows, nil))
 	return nil
 }
 
-// describeReplicas is a reassignment in Kafka's json.
-func describeReplicas(rows []partitionRow) string {
+// replicaPlace is a replica of a partition.
+type replicaPlace struct {
+	topicPartition
+	broker int32
+}
+
+// replicaDirs finds the directories of all replicas; those of a broker that does not answer are missing.
+func (l *link) replicaDirs(ctx context.Context) map[replicaPlace]string {
+	out := map[replicaPlace]string{}
+	all, _ := l.adm.DescribeAllLogDirs(ctx, nil)
+	all.Each(func(d kadm.DescribedLogDir) {
+		d.Topics.Each(func(p kadm.DescribedLogDirPartition) {
+			if !p.IsFuture {
+				out[replicaPlace{topicPartition{p.Topic, p.Partition}, d.Broker}] = d.Dir
+			}
+		})
+	})
+	return out
+}
+
+// describeReplicas is a reassignment in Kafka's json; a directory that is not in dirs is any.
+func describeReplicas(rows []partitionRow, dirs map[replicaPlace]string) string {
 	f := reassignmentFile{Version: 1, Partitions: []reassignmentPartition{}}
 	for _, r := range rows {
-		f.Partitions = append(f.Partitions, reassignmentPartition{r.topic, r.partition, notNull(r.replicas), slices.Repeat([]string{"any"}, len(r.replicas))})
+		p := reassignmentPartition{Topic: r.topic, Partition: r.partition, Replicas: notNull(r.replicas)}
+		for _, b := range r.replicas {
+			p.LogDirs = append(p.LogDirs, cmp.Or(dirs[replicaPlace{r.topicPartition, b}], "any"))
+		}
+		f.Partitions = append(f.Partitions, p)
 	}
 	b, _ := json.Marshal(f) // strings and numbers
 	return string(b)
@@ -212,15 +237,11 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		moves = append(moves, replicaMove{topicPartition: r.topicPartition, from: r.replicas, to: to})
 		names = append(names, fmt.Sprintf("%s-%d", r.topic, r.partition))
 	}
-	a.print("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", describeReplicas(rows))
+	a.print("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", describeReplicas(rows, l.replicaDirs(ctx)))
 	if err := l.alterReplicas(ctx, moves); err != nil {
 		return err
 	}
-	plural := ""
-	if len(names) != 1 {
-		plural = "s"
-	}
-	a.print("Successfully started partition reassignment%s for %s", plural, strings.Join(names, ","))
+	a.print("Successfully started partition reassignment%s for %s", plural(len(names)), strings.Join(names, ","))
 	return nil
 }
 
@@ -255,8 +276,25 @@ func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted map[
 	}
 	if done {
 		a.print("")
+		brokers, err := l.brokers(ctx)
+		if err != nil {
+			return err
+		}
+		topics := map[string]bool{}
+		for tp := range wanted {
+			topics[tp.topic] = true
+		}
+		a.print("Clearing broker-level throttles on broker%s %s", plural(len(brokers)), joinInts(brokers))
+		a.print("Clearing topic-level throttles on topic%s %s", plural(len(topics)), strings.Join(sortedKeys(topics), ","))
 	}
 	return nil
+}
+
+func plural(n int) string {
+	if n == 1 {
+		return ""
+	}
+	return "s"
 }
 
 func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted map[topicPartition][]int32) error {
@@ -279,11 +317,7 @@ func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted map[
 	if err := l.alterReplicas(ctx, moves); err != nil {
 		return err
 	}
-	plural := "s"
-	if len(names) == 1 {
-		plural = ""
-	}
-	a.print("Successfully cancelled partition reassignment%s for: %s", plural, strings.Join(names, ","))
+	a.print("Successfully cancelled partition reassignment%s for: %s", plural(len(names)), strings.Join(names, ","))
 	return nil
 }
 
