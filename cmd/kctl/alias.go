@@ -120,6 +120,9 @@ func (a *alias) execute(ctx context.Context, s *session, args []string) error {
 	return &failure{status: exitFailed, err: err}
 }
 
+// says is an error in the words of Kafka's tools, which scripts look for.
+func says(format string, args ...any) error { return &failure{text: fmt.Sprintf(format, args...)} }
+
 // kafkaText is an error in the words of Kafka's clients, with the name of their exception.
 func kafkaText(err error) string {
 	var k *kerr.Error

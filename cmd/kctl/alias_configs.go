@@ -258,7 +258,7 @@ func (l *link) askAbout(ctx context.Context, r resource, req kmsg.Request) (kmsg
 		return l.cl.Request(ctx, req)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("The entity name for %s must be a valid integer broker id, found: %s", "brokers", r.name) //nolint:staticcheck // Kafka's words
+		return nil, says("The entity name for %s must be a valid integer broker id, found: %s", "brokers", r.name)
 	}
 	live, err := l.brokers(ctx)
 	if err != nil {
@@ -407,7 +407,7 @@ func (a *aliasCall) alterQuotas(ctx context.Context, l *link, es []entity) error
 	for _, k := range slices.Sorted(maps.Keys(set)) {
 		v, err := strconv.ParseFloat(set[k], 64)
 		if err != nil {
-			return fmt.Errorf("Cannot parse quota configuration value for %s: %s", k, set[k]) //nolint:staticcheck // Kafka's words
+			return says("Cannot parse quota configuration value for %s: %s", k, set[k])
 		}
 		entry.Ops = append(entry.Ops, kadm.AlterClientQuotaOp{Key: k, Value: v})
 	}

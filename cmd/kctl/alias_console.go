@@ -197,7 +197,7 @@ func (c *consoleReader) next(n int) (*kgo.Record, error) {
 				return nil, err
 			}
 		case !c.ignore:
-			return nil, fmt.Errorf("No header delimiter found on line number %d: '%s'", n, line) //nolint:staticcheck // Kafka's words
+			return nil, says("No header delimiter found on line number %d: '%s'", n, line)
 		}
 	}
 	if c.parseKey {
@@ -207,7 +207,7 @@ func (c *consoleReader) next(n int) (*kgo.Record, error) {
 			line = rest
 			r.Key = c.bytes(key)
 		case !c.ignore:
-			return nil, fmt.Errorf("No key separator found on line number %d: '%s'", n, line) //nolint:staticcheck // Kafka's words
+			return nil, says("No key separator found on line number %d: '%s'", n, line)
 		}
 	}
 	r.Value = c.bytes(line)
@@ -229,7 +229,7 @@ func (c *consoleReader) headers(text string, n int) ([]kgo.RecordHeader, error) 
 	for _, h := range strings.Split(text, c.headerSep) {
 		key, value, ok := strings.Cut(h, c.hkv)
 		if !ok && !c.ignore {
-			return nil, fmt.Errorf("No header key separator found in pair '%s' on line number %d", h, n) //nolint:staticcheck // Kafka's words
+			return nil, says("No header key separator found in pair '%s' on line number %d", h, n)
 		}
 		out = append(out, kgo.RecordHeader{Key: key, Value: c.bytes(value)})
 	}

@@ -416,7 +416,7 @@ func (a *aliasCall) refuseActive(ctx context.Context, l *link, group string) err
 		return nil // it is made by its first offset
 	}
 	if err == nil && groups[0].state != "Empty" && groups[0].state != "Dead" {
-		err = fmt.Errorf("Assignments can only be reset if the group '%s' is inactive, but the current state is %s.", group, groups[0].state) //nolint:staticcheck // Kafka's words
+		err = says("Assignments can only be reset if the group '%s' is inactive, but the current state is %s.", group, groups[0].state)
 	}
 	return err
 }

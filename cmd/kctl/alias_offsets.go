@@ -56,7 +56,7 @@ func runGetOffsets(a *aliasCall) error {
 		}
 	}
 	if len(names) == 0 {
-		return fmt.Errorf("Could not match any topic-partitions with the specified filters") //nolint:staticcheck // Kafka's words
+		return says("Could not match any topic-partitions with the specified filters")
 	}
 	listed, err := a.listAt(ctx, l, names)
 	if err != nil {
@@ -222,7 +222,7 @@ func runDeleteRecords(a *aliasCall) error {
 	offsets := kadm.Offsets{}
 	for _, p := range file.Partitions {
 		if _, twice := offsets.Lookup(p.Topic, p.Partition); twice {
-			return fmt.Errorf("Offset json file contains duplicate topic partitions: %s-%d", p.Topic, p.Partition) //nolint:staticcheck // Kafka's words
+			return says("Offset json file contains duplicate topic partitions: %s-%d", p.Topic, p.Partition)
 		}
 		offsets.Add(kadm.Offset{Topic: p.Topic, Partition: p.Partition, At: p.Offset})
 	}

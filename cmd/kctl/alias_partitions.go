@@ -143,7 +143,7 @@ func (a *aliasCall) generateReassignment(ctx context.Context, l *link, list stri
 	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(brokers, func(p brokerPlace) bool { return p.id == id }) {
-			return fmt.Errorf("Unknown broker id %d", id) //nolint:staticcheck // Kafka's words
+			return says("Unknown broker id %d", id)
 		}
 	}
 	brokers = slices.DeleteFunc(brokers, func(p brokerPlace) bool { return !slices.Contains(ids, p.id) })
@@ -208,7 +208,7 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		return err
 	}
 	if len(running) > 0 && !a.has("additional") {
-		return errors.New("Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a new partition assignment in addition to the existing one.") //nolint:staticcheck // Kafka's words
+		return says("Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a new partition assignment in addition to the existing one.")
 	}
 	only := map[string][]int32{}
 	for tp := range wanted {
@@ -228,7 +228,7 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		to := wanted[r.topicPartition]
 		for _, b := range to {
 			if !slices.ContainsFunc(brokers, func(p brokerPlace) bool { return p.id == b }) {
-				return fmt.Errorf("Unknown broker id %d", b) //nolint:staticcheck // Kafka's words
+				return says("Unknown broker id %d", b)
 			}
 		}
 		if a.has("disallow-replication-factor-change") && len(to) != len(r.replicas) {

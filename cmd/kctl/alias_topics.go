@@ -168,7 +168,7 @@ func (a *aliasCall) topicsMeant(ctx context.Context, l *link, must bool) ([]kmsg
 	}
 	topics = slices.DeleteFunc(topics, func(t kmsg.MetadataResponseTopic) bool { return !re.MatchString(*t.Topic) })
 	if len(topics) == 0 && must && !a.has("if-exists") {
-		return nil, fmt.Errorf("Topic '%s' does not exist as expected", pattern) //nolint:staticcheck // Kafka's words
+		return nil, says("Topic '%s' does not exist as expected", pattern)
 	}
 	return topics, nil
 }
