@@ -100,7 +100,7 @@ func (n *Node) openMember(ctx context.Context, parts *stages) error {
 		return err
 	}
 	n.id, n.clusterID, m.found, m.addrs = out.Node, out.ClusterID, out, out.Addrs
-	return m.introduce(out.ClusterID, out.Node, uuid.UUID{})
+	return m.introduce(out.ClusterID, out.Node, n.incarnation)
 }
 
 // catchUp waits until this node has what was committed before, and its own part in the log is settled.
@@ -124,7 +124,7 @@ func (n *Node) catchUp(ctx context.Context) error {
 	if err := m.forming.Known(n.clusterID, n.id); err != nil {
 		return err
 	}
-	return m.introduce(n.clusterID, n.id, uuid.UUID{})
+	return m.introduce(n.clusterID, n.id, n.incarnation)
 }
 
 // introduce tells the others, on both ports, who this process is from now on.

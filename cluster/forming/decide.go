@@ -95,6 +95,8 @@ func expect(r Record, w Wish, seen []gossip.Member) step {
 	for _, m := range seen {
 		switch {
 		case m.Leaving || m.Expect == 0:
+		case slices.ContainsFunc(all, func(c Candidate) bool { return c.Directory == m.Directory }):
+			// An earlier life of the same broker, which gossip has not given up yet.
 		case m.Expect != w.Expect:
 			return step{kind: refuse, reason: fmt.Sprintf("%s was started with --bootstrap-expect %d, this broker with %d: they must be the same", m.ClusterAddr, m.Expect, w.Expect)}
 		default:

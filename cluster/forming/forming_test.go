@@ -301,6 +301,7 @@ func TestDecisions(t *testing.T) {
 		{"join a cluster", me, Wish{Node: none}, []gossip.Member{other(1, gossip.Meta{ClusterID: id(9)})}, true, join, ""},
 		{"expecting, a cluster is there", me, Wish{Node: none, Expect: 3}, []gossip.Member{other(1, gossip.Meta{ClusterID: id(9)})}, true, join, ""},
 		{"too few", me, Wish{Node: none, Expect: 3}, []gossip.Member{other(9, gossip.Meta{Broker: -1, Expect: 3})}, true, wait, "2 of the 3"},
+		{"an earlier life of the same broker", me, Wish{Node: none, Expect: 3}, []gossip.Member{other(9, gossip.Meta{Broker: -1, Expect: 3}), other(9, gossip.Meta{Broker: -1, Expect: 3}), other(5, gossip.Meta{Broker: -1, Expect: 3})}, true, wait, "2 of the 3"},
 		{"lowest directory", me, Wish{Node: none, Expect: 2}, []gossip.Member{other(9, gossip.Meta{Broker: -1, Expect: 2})}, true, ask, ""},
 		{"not the lowest", me, Wish{Node: none, Expect: 2}, []gossip.Member{other(1, gossip.Meta{Broker: -1, Expect: 2})}, true, wait, "host1 forms"},
 		{"an id wins over the directory", me, Wish{Node: 7, Expect: 2}, []gossip.Member{other(1, gossip.Meta{Broker: -1, Expect: 2})}, true, ask, ""},
