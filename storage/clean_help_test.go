@@ -137,7 +137,8 @@ func consume(l *Log, from int64) ([]seen, error) {
 			return nil, err
 		}
 		if len(p) == 0 {
-			return out, nil // nothing left below: the last batches were compacted away
+			from = stable // what was below was compacted away; what superseded it may lie behind
+			continue
 		}
 		if out, from, err = consumeBytes(out, p, from, aborted); err != nil {
 			return nil, err
