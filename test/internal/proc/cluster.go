@@ -108,8 +108,14 @@ func (c *Cluster) MustKctl(args ...string) string {
 	return out
 }
 
-// AwaitHealth waits until kctl says that all is well.
+// AwaitHealth waits until kctl says that all is well and as many brokers are alive as have a process.
 func (c *Cluster) AwaitHealth() {
 	c.t.Helper()
-	c.MustKctl("cluster", "health", "--wait", "--timeout", "60s")
+	running := 0
+	for _, b := range c.Brokers {
+		if b.Running() {
+			running++
+		}
+	}
+	c.MustKctl("cluster", "health", "--wait", "--brokers", strconv.Itoa(running), "--timeout", "60s")
 }
