@@ -254,7 +254,7 @@ func readBeside(m *kvModel, l *Log, tombstonesStay bool) (stop func() error) {
 			}
 			m.mu.Unlock()
 			got, err := consume(l, l.Start())
-			for err == nil && len(got) > 0 && m.behind(got[len(got)-1].offset) {
+			for err == nil && !ended.Load() && m.behind(got) {
 				time.Sleep(10 * time.Microsecond) // the writer has not told the model yet
 			}
 			if err == nil {
@@ -273,11 +273,15 @@ func readBeside(m *kvModel, l *Log, tombstonesStay bool) (stop func() error) {
 	}
 }
 
-// behind tells that the model does not know what stands at offset yet.
-func (m *kvModel) behind(offset int64) bool {
+// behind tells that the model does not know yet of something that was read.
+func (m *kvModel) behind(got []seen) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return len(m.records) == 0 || m.records[len(m.records)-1].offset < offset
+	known := map[int64]bool{}
+	for _, r := range m.records {
+		known[r.offset] = true
+	}
+	return slices.ContainsFunc(got, func(r seen) bool { return !known[r.offset] })
 }
 
 func removeAll(disk vfs.FS, suffix string) {
