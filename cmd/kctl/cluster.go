@@ -206,11 +206,14 @@ func clusterStatusCommand(s *session) *cli.Command {
 			"kctl cluster status -o json"),
 		Flags: flagSet(outputFlags(), clientFlags()),
 		Action: func(c *cli.Context) error {
-			sn, err := s.lookOnce(c)
+			p, err := newPrinter(s, c)
 			if err != nil {
 				return err
 			}
-			p, err := newPrinter(s, c)
+			if p.format == "schema" {
+				return printSchema(p, cols)
+			}
+			sn, err := s.lookOnce(c)
 			if err != nil {
 				return err
 			}
