@@ -403,6 +403,9 @@ func (p *cleanPass) left(b batch.Batch) (batch.Batch, *abortedEntry, error) {
 		h, ok := b.DeleteHorizon()
 		gone = idle && (ok && h <= p.o.now.UnixMilli() || mutant.On(15))
 	}
+	if gone && b.Control() {
+		entry = nil
+	}
 	if gone {
 		return hollowIf(needed, b), entry, nil
 	}

@@ -64,8 +64,9 @@ func (t *cleanTxns) marker(b batch.Batch) (idle bool, entry *abortedEntry) {
 	}
 	a := t.open[m.producerID]
 	delete(t.open, m.producerID)
-	if a == nil || !a.batches {
+	if a == nil {
 		return true, nil
 	}
-	return false, &a.entry
+	// The entry goes with the marker: who read the records before they went may ask for it after.
+	return !a.batches, &a.entry
 }
