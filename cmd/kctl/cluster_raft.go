@@ -52,7 +52,7 @@ func clusterRaftCommand(s *session) *cli.Command {
 			{
 				Name:        "transfer",
 				Usage:       "let another voter be the controller",
-				Description: describe("", "kctl cluster raft transfer"),
+				Description: describe("", "kctl cluster raft transfer", "kctl cluster raft transfer --timeout 5s"),
 				Flags:       clientFlags(),
 				Action:      s.raftTransfer,
 			},

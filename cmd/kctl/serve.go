@@ -60,7 +60,6 @@ func serveCommand(s *session) *cli.Command {
 			"SIGTERM stops it cleanly; kill -9 loses nothing that was acknowledged. Settings come from flags, --set, KARST_* and KAFKA_* variables and "+
 			"--config, in this order. A first broker with --bootstrap and others with --join, or all of them with --bootstrap-expect N and --join, are a cluster.",
 			"kctl serve",
-			"kctl serve --data /var/lib/karst --listen 0.0.0.0:9092 --advertise broker1.example:9092",
 			"kctl serve --bootstrap-expect 3 --join k1:7946,k2:7946,k3:7946 --listen 0.0.0.0:9092 --advertise k1:9092",
 			"kctl serve --config server.properties --set num.partitions=6",
 			"kctl serve --config kafka/server.properties --import"),

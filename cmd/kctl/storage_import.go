@@ -37,7 +37,7 @@ func storageImportCommand(s *session) *cli.Command {
 		ArgsUsage: "KAFKA_LOG_DIR...",
 		Description: describe("Copies every topic's logs, with ids, epochs and producer state, to DIRECTORY/log, where `kctl serve --import` takes them over at its first start. Kafka's files are not changed. Settings of topics are not beside the logs and have to be made again, but a topic that was compacted stays so.",
 			"kctl storage import --dry-run /var/lib/kafka/data",
-			"kctl storage import --data karst-data /disk1/kafka /disk2/kafka && kctl serve --data karst-data --import"),
+			"kctl storage import --data karst-data /disk1/kafka /disk2/kafka"),
 		Flags: flagSet([]cli.Flag{
 			&cli.StringFlag{Name: "data", Value: "karst-data", Usage: "data `DIRECTORY` to make"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what is there, and copy nothing"},
