@@ -46,7 +46,8 @@ type VoterStep struct {
 // A server that only follows is promoted once it has caught up; when that leaves an even number of voters, only if
 // another one can follow at once or a dead one is there to go. A voter that is dead (for longer than a grace period)
 // goes when it is replaced. self leads and is never touched. A server of a broker that is registered with another one
-// lost its directory and is expelled.
+// lost its directory and is expelled; but one that only follows may be the broker's new one, let in a moment before it
+// registers, unless the registered one is there too.
 func (v View) NextVoterStep(servers []Server, self string, dead func(metadata.BrokerID) bool) (VoterStep, bool) {
 	q := v.sort(servers, dead)
 	want := wantedVoters(q.members)
@@ -93,13 +94,20 @@ func (v View) sort(servers []Server, dead func(metadata.BrokerID) bool) constitu
 			members[b.ID] = true
 		}
 	}
+	registered := map[metadata.BrokerID]bool{} // brokers whose own server is in the quorum
+	for _, s := range servers {
+		if b, known := v.Image.Broker(s.Broker); known && b.RaftServer == s.ID {
+			registered[s.Broker] = true
+		}
+	}
 	for _, s := range servers {
 		b, known := v.Image.Broker(s.Broker)
 		members[s.Broker] = true
 		gone := dead(s.Broker)
 		switch {
-		case known && b.RaftServer != "" && b.RaftServer != s.ID:
+		case known && b.RaftServer != "" && b.RaftServer != s.ID && (s.Voter || registered[s.Broker]):
 			q.replaced = append(q.replaced, s)
+		case known && b.RaftServer != "" && b.RaftServer != s.ID: // may be about to register
 		case s.Voter && gone:
 			q.deadVoters = append(q.deadVoters, s)
 		case s.Voter:

@@ -44,6 +44,8 @@ func TestVotersFollowTheBrokers(t *testing.T) {
 	behind[2].CaughtUp = false
 	replaced := servers(3, 4)
 	replaced[1].ID = "2-old"
+	letIn := slices.Delete(servers(3), 1, 2)
+	letIn = append(letIn, Server{ID: "2-new", Broker: 2, CaughtUp: true})
 	tests := []struct {
 		name    string
 		brokers int
@@ -65,6 +67,8 @@ func TestVotersFollowTheBrokers(t *testing.T) {
 		{"back to two brokers: one voter", 2, nil, servers(2), "demote 2-x"},
 		{"forming: not all have registered", 1, nil, servers(3), ""},
 		{"a broker that lost its directory", 4, nil, replaced, "expel 2-old"},
+		{"its new server, before it registers", 3, nil, letIn, ""},
+		{"an old server beside the registered one", 3, nil, append(servers(3), Server{ID: "2-old", Broker: 2}), "expel 2-old"},
 	}
 	for _, c := range tests {
 		v := membersUpTo(t, c.brokers, c.dead...)
