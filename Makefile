@@ -27,7 +27,8 @@ cluster: build ## three brokers on loopback until Ctrl-C, data in ./karst-cluste
 	@scripts/cluster.sh
 
 test: ## everything that needs Go alone
-	go test ./...
+	go test $$(go list ./... | grep -v /test/)
+	go test -p 1 ./test/...
 
 check: lint test ## what a commit should pass
 
@@ -41,8 +42,9 @@ lint: ## vet, staticcheck, formatting, dead code
 # Tests that walk through every crash point or flipped bit on one goroutine have nothing for the race detector to find.
 ENUMERATIONS = TestEveryFlippedBit|TestEveryOperationFailsOnce|TestCrashAtEveryOperation|TestDirectoriesSurviveACrashAtEveryOperation|TestEveryDirectoryOperationFailsOnce|TestSimulation|TestLeadersDieWhileTheInSyncSetChanges|TestLostDisks|TestLastReplicaStanding|TestSyncedRecordsSurvivePowerCuts|TestDeletedRecords
 
+# Tests of whole processes run a binary that is built without it.
 race: ## the tests under the race detector (needs a C compiler)
-	CGO_ENABLED=1 go test -race -timeout 20m -skip '$(ENUMERATIONS)' ./...
+	CGO_ENABLED=1 go test -race -timeout 20m -skip '$(ENUMERATIONS)' $$(go list ./... | grep -v /test/)
 
 fuzz: ## every fuzz target for FUZZTIME
 	@scripts/fuzz.sh $(FUZZTIME)

@@ -406,7 +406,7 @@ func TestFranzGoCopiesExactlyOnce(t *testing.T) {
 func copyRecords(ctx context.Context, b *karsttest.Broker, id string) error {
 	s, err := kgo.NewGroupTransactSession(
 		kgo.SeedBrokers(b.Bootstrap()...), kgo.TransactionalID(id), kgo.ConsumerGroup("copy"), kgo.ConsumeTopics("in"),
-		kgo.DefaultProduceTopic("t"), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.RequireStableFetchOffsets(),
+		kgo.DefaultProduceTopic("t"), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxPartitionBytes(400),
 	)
 	if err != nil {

@@ -246,6 +246,3 @@ func (c *Consumer) Commit(ctx context.Context) error {
 func (c *Consumer) Close() {
 	c.cl.CloseAllowingRebalance()
 }
-
-// Client is the client of franz-go underneath.
-func (c *Consumer) Client() *kgo.Client { return c.cl }

@@ -196,6 +196,3 @@ func (p *Producer) Close(ctx context.Context) error {
 	}
 	return err
 }
-
-// Client is the client of franz-go underneath.
-func (p *Producer) Client() *kgo.Client { return p.packed }

@@ -102,7 +102,9 @@ func New(o Options) (*Sink, error) {
 // Run reads and stores until ctx ends, which is no error, or Handle or the database fail.
 func (s *Sink) Run(ctx context.Context) error {
 	defer s.cl.Close()
-	if err := s.store.create(ctx, s.o.DB); err != nil {
+	if err := s.store.create(ctx, s.o.DB); ctx.Err() != nil {
+		return nil
+	} else if err != nil {
 		return fmt.Errorf("sqlsink: create %s: %w", s.o.Table, err)
 	}
 	for {

@@ -28,12 +28,13 @@ func TestEveryRecordIsStoredOnce(t *testing.T) {
 	for round := range 3 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		done := make(chan error, 2)
-		for i := range 2 {
+		var died atomic.Bool
+		for range 2 {
 			s := newSink(t, b, db, func(ctx context.Context, tx *sql.Tx, rs []*Record) error {
 				if err := insert(ctx, tx, rs); err != nil {
 					return err
 				}
-				if i == 0 && handled.Add(int64(len(rs))) > int64(40*(round+1)) {
+				if handled.Add(int64(len(rs))) > int64(40*(round+1)) && died.CompareAndSwap(false, true) {
 					return broken
 				}
 				return nil
