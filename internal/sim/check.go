@@ -122,7 +122,9 @@ func brokenStep(a, b *metadata.Partition, after *metadata.Image) string {
 	}
 	for _, id := range b.ISR {
 		x, ok := after.Broker(id)
-		if joined := !slices.Contains(a.ISR, id) && !slices.Contains(a.ELR, id); joined && (!ok || x.Fenced || x.Draining) {
+		// With the longest log of all that may have everything it leads, if it leaves or not: nobody else can.
+		recovered := a.Unproven && id == b.Leader && slices.Contains(a.LastKnown, id)
+		if joined := !slices.Contains(a.ISR, id) && !slices.Contains(a.ELR, id); joined && (!ok || x.Fenced || x.Draining && !recovered) {
 			return fmt.Sprintf("broker %d joined the in-sync set although it may not", id)
 		}
 	}

@@ -18,7 +18,7 @@ var (
 )
 
 // regressions are seeds that found something once, in the product or in the simulator.
-var regressions = []uint64{8, 14, 31, 42, 60, 73, 91, 272, 314}
+var regressions = []uint64{8, 14, 31, 42, 60, 73, 91, 272, 314, 1959}
 
 // TestSimulation runs many seeds. A failure names its seed: go test ./internal/sim -run TestSimulation -seed=N tells all.
 func TestSimulation(t *testing.T) {
