@@ -339,8 +339,10 @@ func (l *Log) syncOpened(o *opened) error {
 
 // install makes the opened log the one that everybody sees.
 func (l *Log) install(o *opened) error {
+	epochsDirty := false
 	if o.epochsNew {
-		if err := WriteEpochFile(l.fs(), l.epochPath(), o.epochs); err != nil {
+		err := WriteEpochFile(l.fs(), l.epochPath(), o.epochs)
+		if epochsDirty = diskFull(err); err != nil && !epochsDirty { // without room the recovery point stays where it was
 			return err
 		}
 	}
@@ -355,7 +357,7 @@ func (l *Log) install(o *opened) error {
 		size += s.size.Load()
 	}
 	l.size.Store(size)
-	l.mu.producers, l.mu.snapshotAt = o.producers, o.snapshotAt
+	l.mu.producers, l.mu.snapshotAt, l.mu.epochsDirty = o.producers, o.snapshotAt, epochsDirty
 	l.epochs.Store(&epochList{starts: o.epochs, lead: l.epochs.Load().lead, last: o.tail.epoch})
 	if l.o.CleanEnd == nil || !l.o.Clean {
 		start := l.openedStart(o)
@@ -363,6 +365,9 @@ func (l *Log) install(o *opened) error {
 		l.setEnd(o.tail.next)
 		l.hw.Store(min(max(l.o.HighWatermark, start), o.tail.next))
 		l.synced.Store(o.tail.next)
+		if epochsDirty {
+			l.synced.Store(min(o.fromPoint, o.tail.next))
+		}
 	}
 	o.producers.txns.replicated(l.hw.Load())
 	l.txns.Store(o.producers.txns)

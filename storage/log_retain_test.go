@@ -161,6 +161,53 @@ func TestRolls(t *testing.T) {
 	})
 }
 
+// What is written beside the batches finds no room. That takes nothing offline: the batches are read, the recovery point
+// waits, and a crash costs nothing.
+func TestFullDiskForTheEpochFile(t *testing.T) {
+	disk := newDisk(1)
+	l := openTest(t, disk)
+	mustAppend(t, l, spec{})
+	room := func(bytes int64) {
+		total, free, _ := disk.Space("/")
+		disk.SetCapacity(total - free + bytes)
+	}
+	served := func(l *Log) {
+		t.Helper()
+		s, err := l.Read(ReadOptions{From: 0, Before: noLimit, MaxBytes: 1 << 20})
+		if err != nil || s.Len() == 0 {
+			t.Fatalf("read %d bytes: %v", s.Len(), err)
+		}
+		s.Release()
+	}
+	room(0)
+	for range 2 {
+		if err := l.Sync(); !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("sync on a full disk: %v", err)
+		}
+		served(l)
+		if p := l.RecoveryPoint(); p != 0 || l.OldestUnsynced().IsZero() {
+			t.Fatalf("recovery point %d, unsynced since %v", p, l.OldestUnsynced())
+		}
+	}
+	l.Abandon()
+	l = openTest(t, disk)
+	served(l)
+	if p := l.RecoveryPoint(); p != 0 || l.End() != 1 {
+		t.Fatalf("opened on a full disk: recovery point %d, end %d", p, l.End())
+	}
+	if err := l.TruncateAll(1); err != nil {
+		t.Fatalf("cut on a full disk: %v", err)
+	}
+	room(1 << 20)
+	mustAppend(t, l, spec{})
+	if err := l.Sync(); err != nil || l.RecoveryPoint() != 2 {
+		t.Fatalf("sync with room again: %v, recovery point %d", err, l.RecoveryPoint())
+	}
+	if es, err := ReadEpochFile(disk, testDir+"/"+epochFileName); err != nil || len(es) != 1 || es[0].Start != 1 {
+		t.Fatalf("epoch file: %v, %v", es, err)
+	}
+}
+
 // The disk fills up under an append. The batch is refused and gone; when there is room again the log goes on, without a
 // restart, and nothing is lost or there twice.
 func TestFullDisk(t *testing.T) {

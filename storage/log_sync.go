@@ -46,6 +46,9 @@ func (l *Log) syncLocked() (moved bool, err error) {
 		return false, l.syncFailed(since, err)
 	}
 	if err := l.writeEpochs(); err != nil && !mutant.On(2) {
+		if diskFull(err) { // only a new file found no room: the one there was and the batches are whole, and the point stays
+			return false, l.syncLater(since, err)
+		}
 		return false, l.syncFailed(since, err)
 	}
 	l.synced.Store(end)
@@ -55,9 +58,14 @@ func (l *Log) syncLocked() (moved bool, err error) {
 
 // syncFailed takes the log offline, unless the disk was not even asked: then the next sync tries again.
 func (l *Log) syncFailed(since int64, err error) error {
-	if !noDescriptor(err) {
-		return l.fail(err)
+	if noDescriptor(err) {
+		return l.syncLater(since, err)
 	}
+	return l.fail(err)
+}
+
+// syncLater leaves to the next sync what this one could not do.
+func (l *Log) syncLater(since int64, err error) error {
 	l.unsyncedSince.CompareAndSwap(0, since)
 	return err
 }

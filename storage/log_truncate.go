@@ -276,8 +276,12 @@ func (l *Log) resumeLocked(segs []*segment, end int64) error {
 func (l *Log) cutEpochsLocked(end int64) error {
 	e := l.epochs.Load().cutEnd(end)
 	l.epochs.Store(e)
-	l.mu.epochsDirty = false
-	return WriteEpochFile(l.fs(), l.epochPath(), e.starts)
+	err := WriteEpochFile(l.fs(), l.epochPath(), e.starts)
+	l.mu.epochsDirty = diskFull(err) // then the recovery point stays in front of the cut until there is room
+	if l.mu.epochsDirty {
+		return nil
+	}
+	return err
 }
 
 func (l *Log) truncateAllLocked(newStart int64) error {
