@@ -59,12 +59,14 @@ const (
 
 // The anomalies of transactions, after Adya and Elle.
 const (
-	AbortedRead      Kind = "G1a"  // a record of an aborted transaction was read
-	IntermediateRead Kind = "G1b"  // a reader saw a part of what a transaction wrote to one partition
-	CyclicFlow       Kind = "G1c"  // information flows in a circle
-	WriteCycle       Kind = "G0"   // two transactions wrote in different order to two partitions; legal in Kafka's model
-	Torn             Kind = "torn" // a part of a transaction is there for good
-	OpenTransaction  Kind = "open" // undecided although all is quiet
+	AbortedRead      Kind = "G1a"             // a record of an aborted transaction was read
+	IntermediateRead Kind = "G1b"             // a reader saw a part of what a transaction wrote to one partition
+	CyclicFlow       Kind = "G1c"             // information flows in a circle
+	WriteCycle       Kind = "G0"              // two transactions wrote in different order to two partitions; legal in Kafka's model
+	MixedCycle       Kind = "G1c with writes" // a circle of reads and of the order of writes; legal like WriteCycle
+	Overtaken        Kind = "overtaken"       // records lie before those of a transaction that had ended before; never legal
+	Torn             Kind = "torn"            // a part of a transaction is there for good
+	OpenTransaction  Kind = "open"            // undecided although all is quiet
 	HalfVisible      Kind = "half visible"
 	TotalChanged     Kind = "total changed"
 )

@@ -84,6 +84,7 @@ type Txn struct {
 	ID       int64         `json:"id"` // 1 and up
 	Process  int           `json:"process"`
 	Invoke   time.Duration `json:"invoke"` // before its first operation
+	Decide   time.Duration `json:"decide"` // before its end was asked for; 0: it was not, or nobody knows
 	Complete time.Duration `json:"complete"`
 	Commit   bool          `json:"commit"`  // what was asked for
 	Outcome  Outcome       `json:"outcome"` // Failed: it was aborted, whatever was asked for
@@ -91,7 +92,8 @@ type Txn struct {
 
 func (t *Txn) committed() bool { return t.Outcome == OK && t.Commit }
 
-func (t *Txn) aborted() bool { return t.Outcome == Failed || t.Outcome == OK && !t.Commit }
+// aborted: nobody but its producer can commit a transaction, so one that was not asked to commit never did.
+func (t *Txn) aborted() bool { return t.Outcome == Failed || !t.Commit }
 
 // Pending is a transaction that a partition holds for undecided.
 type Pending struct {

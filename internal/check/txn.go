@@ -9,8 +9,8 @@ import (
 // Transactions judges a history of transactions as Elle judges lists that are appended to: the order of the versions of a
 // partition is the order of its offsets, so nothing has to be guessed. It needs Final at read_committed.
 //
-// WriteCycle is legal in Kafka's model, where transactions of several producers interleave in a partition; the caller
-// decides whether to mind.
+// WriteCycle and MixedCycle are legal in Kafka's model, where transactions of several producers interleave in a partition:
+// Illegal leaves them out. What no model allows is Overtaken: a write cycle with real time in it.
 func Transactions(h History) []Anomaly {
 	g := newTxnGraph(h)
 	var r report
@@ -18,12 +18,20 @@ func Transactions(h History) []Anomaly {
 	g.torn(&r)
 	g.intermediate(&r)
 	g.future(&r)
-	g.cycles(&r, CyclicFlow, g.flows())
-	g.cycles(&r, WriteCycle, g.writeOrder())
+	g.overtaken(&r)
+	flows, order := g.flows(), g.writeOrder()
+	g.cycles(&r, CyclicFlow, flows)
+	g.cycles(&r, WriteCycle, order)
+	g.mixed(&r, flows, order)
 	for _, o := range h.Open {
 		r.add(OpenTransaction, o.Partition, "producer %d has a transaction open since offset %d", o.ProducerID, o.First)
 	}
 	return r
+}
+
+// Illegal selects what Kafka's model does not allow.
+func Illegal(as []Anomaly) []Anomaly {
+	return slices.DeleteFunc(slices.Clone(as), func(a Anomaly) bool { return a.Kind == WriteCycle || a.Kind == MixedCycle })
 }
 
 func (h *History) txnsByID() map[int64]*Txn {
@@ -149,15 +157,20 @@ func (g *txnGraph) intermediate(r *report) {
 	}
 }
 
-// future: nobody reads, as committed, what its writer began to commit only afterwards.
+// future: nobody reads, as committed, what its writer began only afterwards, or had not asked to commit. The latter shows
+// what a transaction has written so far.
 func (g *txnGraph) future(r *report) {
 	for _, x := range g.h.Reads {
 		w := g.writer[x.Value]
 		if w == nil || !x.Committed || x.Damaged {
 			continue
 		}
-		if t := g.txns[w.Txn]; t != nil && t.Invoke > x.Complete {
+		switch t := g.txns[w.Txn]; {
+		case t == nil:
+		case t.Invoke > x.Complete:
 			r.add(CyclicFlow, x.Partition, "value %d was read at %s, transaction %d began at %s", x.Value, x.Complete, w.Txn, t.Invoke)
+		case t.Decide > x.Complete:
+			r.add(IntermediateRead, x.Partition, "value %d was read at %s, transaction %d was asked to end at %s", x.Value, x.Complete, w.Txn, t.Decide)
 		}
 	}
 }
@@ -194,6 +207,45 @@ func (g *txnGraph) writeOrder() edges {
 		}
 	}
 	return out
+}
+
+// overtaken: what a transaction wrote that was committed when another began lies before what that one wrote.
+func (g *txnGraph) overtaken(r *report) {
+	for _, p := range partitionsOf(g.h.Final) {
+		var newest *Txn // of those with records so far, the one that began last
+		for _, e := range g.h.Final[p] {
+			w := g.writer[e.Value]
+			if w == nil || g.txns[w.Txn] == nil {
+				continue
+			}
+			t := g.txns[w.Txn]
+			if newest != nil && t.committed() && newest.Invoke > t.Complete {
+				r.add(Overtaken, p, "value %d at %d of transaction %d, which ended at %s, comes after transaction %d, which began at %s",
+					e.Value, e.Offset, t.ID, t.Complete, newest.ID, newest.Invoke)
+			}
+			if newest == nil || t.Invoke > newest.Invoke {
+				newest = t
+			}
+		}
+	}
+}
+
+// mixed are the circles that need both kinds of edges.
+func (g *txnGraph) mixed(r *report, flows, order edges) {
+	both := edges{}
+	for _, e := range []edges{flows, order} {
+		for v, to := range e {
+			both[v] = append(both[v], to...)
+		}
+	}
+	for _, c := range components(both) {
+		flow := slices.ContainsFunc(c, func(v int64) bool {
+			return slices.ContainsFunc(flows[v], func(w int64) bool { return slices.Contains(c, w) })
+		})
+		if len(c) > 1 && flow {
+			r.add(MixedCycle, Partition{}, "transactions %v", c)
+		}
+	}
 }
 
 func (g *txnGraph) cycles(r *report, k Kind, e edges) {
