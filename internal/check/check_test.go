@@ -208,6 +208,32 @@ func TestAnomalies(t *testing.T) {
 			},
 		},
 		{
+			"a part of a transaction was seen, and the one that might have hidden the rest had ended", Transactions, IntermediateRead,
+			History{
+				Txns:   []Txn{ended(1, OK, true), ended(2, OK, false)},
+				Writes: []Write{wrote(1, 0, in(1)), wrote(2, 1, in(2)), wrote(3, 2, in(1))},
+				Sights: []Sight{told(StableOffset, pa, 1, 4*time.Second)}, Final: logs(final(1, -1, 3), nil),
+			},
+			History{
+				Txns:   []Txn{ended(1, OK, true), ended(2, OK, false)},
+				Writes: []Write{wrote(1, 0, in(1)), wrote(2, 1, in(2)), wrote(3, 2, in(1))},
+				Sights: []Sight{told(StableOffset, pa, 1, 2500*time.Millisecond)}, Final: logs(final(1, -1, 3), nil),
+			},
+		},
+		{
+			"a part of a transaction was seen up to the middle of another", Transactions, IntermediateRead,
+			History{
+				Txns:   []Txn{ended(1, OK, true), ended(2, Unknown, true)},
+				Writes: []Write{wrote(4, 0, in(2)), wrote(1, 1, in(1)), wrote(2, 2, in(2)), wrote(3, 3, in(1))},
+				Sights: []Sight{told(StableOffset, pa, 2, 2*time.Second)}, Final: logs(final(4, 1, 2, 3), nil),
+			},
+			History{
+				Txns:   []Txn{ended(1, OK, true), ended(2, Unknown, true)},
+				Writes: []Write{wrote(4, 0, in(2)), wrote(1, 1, in(1)), wrote(2, -1, in(2), outcome(Unknown)), wrote(3, 3, in(1))},
+				Sights: []Sight{told(StableOffset, pa, 2, 2*time.Second)}, Final: logs(final(4, 1, -1, 3), nil),
+			},
+		},
+		{
 			"two transactions read each other", Transactions, CyclicFlow,
 			History{
 				Txns: []Txn{ended(1, OK, true), ended(2, OK, true)}, Writes: []Write{wrote(1, 0, in(1)), wrote(2, 0, in(2), to(pb))},

@@ -142,19 +142,49 @@ func (g *txnGraph) spans() map[Partition][]span {
 	return out
 }
 
-// intermediate: the stable offset never stands inside a transaction, so that its records become visible together.
+// intermediate: where the stable offset stands inside a transaction, it is another one, undecided, that begins there. Its
+// own records would be held back together.
 func (g *txnGraph) intermediate(r *report) {
 	spans := g.spans()
+	begins := g.acknowledgedAt()
 	for _, s := range g.h.Sights {
 		if s.Bound != StableOffset {
 			continue
 		}
 		for _, t := range spans[s.Partition] {
-			if t.first < s.Offset && s.Offset <= t.last {
+			if t.first < s.Offset && s.Offset <= t.last && !g.mayBeHeldAt(begins, s, t.id) {
 				r.add(IntermediateRead, s.Partition, "the stable offset was %d inside transaction %d, %d to %d", s.Offset, t.id, t.first, t.last)
 			}
 		}
 	}
+}
+
+// acknowledgedAt finds records by where they are, also those of aborted transactions.
+func (g *txnGraph) acknowledgedAt() map[place]*Write {
+	out := map[place]*Write{}
+	for i := range g.h.Writes {
+		if w := &g.h.Writes[i]; w.Outcome == OK {
+			out[place{w.Partition, w.Offset}] = w
+		}
+	}
+	return out
+}
+
+// mayBeHeldAt tells whether a transaction other than id may have begun at a stable offset, and not have ended by then. A
+// record that nobody was answered for may be anything.
+func (g *txnGraph) mayBeHeldAt(at map[place]*Write, s Sight, id int64) bool {
+	w := at[place{s.Partition, s.Offset}]
+	if w == nil {
+		return true
+	}
+	if w.Txn == id || w.Txn == 0 {
+		return false
+	}
+	first := !slices.ContainsFunc(g.writes[w.Txn], func(o *Write) bool {
+		return o.Partition == s.Partition && o.Outcome == OK && o.Offset < s.Offset
+	})
+	t := g.txns[w.Txn]
+	return first && (t == nil || t.Outcome != OK || t.Complete >= s.Invoke)
 }
 
 // future: nobody reads, as committed, what its writer began only afterwards, or had not asked to commit. The latter shows
