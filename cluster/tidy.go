@@ -22,6 +22,8 @@ const (
 	voterGrace = time.Minute
 	// caughtUp is how many entries a server may be behind and still become a voter.
 	caughtUp = 1000
+	// maxVoterSteps is more than any change of brokers needs; the rest comes a moment later.
+	maxVoterSteps = 8
 )
 
 // tidy does what nobody waits for: preferred leaders, replicas of internal topics, voters, partitions to recover.
@@ -119,8 +121,17 @@ func (t *tenure) expel(ctx context.Context) {
 	}
 }
 
-// voters brings the quorum one step nearer to what it should be.
+// voters brings the quorum nearer to what it should be, step after step: what lies between two of them, such as an even
+// number of voters, is worse than either end.
 func (t *tenure) voters(ctx context.Context, now time.Time) {
+	for range maxVoterSteps {
+		if !t.voterStep(ctx, now) {
+			return
+		}
+	}
+}
+
+func (t *tenure) voterStep(ctx context.Context, now time.Time) (done bool) {
 	servers, index := t.o.Quorum.Servers()
 	list := make([]controller.Server, len(servers))
 	for i, s := range servers {
@@ -135,7 +146,7 @@ func (t *tenure) voters(ctx context.Context, now time.Time) {
 		return away && now.Sub(since) >= voterGrace
 	})
 	if !ok {
-		return
+		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -150,9 +161,10 @@ func (t *tenure) voters(ctx context.Context, now time.Time) {
 	}
 	if err != nil {
 		t.o.Logger.Warn("quorum not changed", "server", step.Server, "action", step.Action.String(), "err", err)
-		return
+		return false
 	}
 	t.o.Logger.Info("quorum changed", "server", step.Server, "action", step.Action.String())
+	return true
 }
 
 // recover finds leaders for partitions all of whose in-sync replicas came back without proof.

@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/internal/uuid"
 )
@@ -230,4 +232,90 @@ func TestStreamsBeginWithWhoIsMeant(t *testing.T) {
 			t.Errorf("%s: dialled on a closed layer", name)
 		}
 	}
+}
+
+// TestAVoterNobodyKnewOfYetIsElected: a promotion is committed by the leader and the promoted; the leader dies for good
+// before the third has heard of it. The two that are left make a majority, and elect.
+func TestAVoterNobodyKnewOfYetIsElected(t *testing.T) {
+	for _, evidence := range []bool{true, false} {
+		for _, known := range []bool{true, false} { // whether the third knows the promoted one as a nonvoter
+			t.Run(fmt.Sprintf("evidence=%v,known=%v", evidence, known), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { promotedUnheard(t, evidence, known) })
+			})
+		}
+	}
+}
+
+func promotedUnheard(t *testing.T, evidence, known bool) {
+	tr := newTrio(t, shape{nodes: 2, pipes: true})
+	for id := metadata.BrokerID(2); id >= 1; id-- {
+		tr.start(id, Options{Bootstrap: tr.servers}, nil)
+	}
+	leader, promoted := tr.leader(), tr.start(3, Options{}, nil)
+	third := tr.followers()[0]
+	if third == promoted {
+		third = tr.followers()[1]
+	}
+	leader.create(t, 0, 5)
+	if known {
+		leader.change(t, leader.AddNonvoter, promoted.ServerID())
+		tr.agree()
+	}
+	tr.deafen(leader.id, third.id, true) // from here on it hears nothing
+	leader.change(t, leader.AddVoter, promoted.ServerID())
+	if n := third.voters(); n != 2 {
+		t.Fatalf("the third knows of %d voters", n)
+	}
+	tr.isolate(leader.id, true)
+	for _, m := range []*member{third, promoted} {
+		if evidence {
+			m.EvidenceOfDeath(leader.id)
+		}
+	}
+	tr.kill(leader)
+	next := tr.followersOf(leader.id)[0]
+	if next != promoted {
+		t.Errorf("node %d leads, without the last committed change", next.id)
+	}
+	next.create(t, 5, 10)
+	tr.agree()
+	if n := third.voters(); n != 3 {
+		t.Errorf("the third knows of %d voters", n)
+	}
+}
+
+// TestOnlyTheLogsOfStrangersCount: who is no voter here is heard when its log is newer, and refused unseen otherwise, so
+// that a server that was taken out cannot raise the term.
+func TestOnlyTheLogsOfStrangersCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := begin(t, shape{nodes: 2, pipes: true})
+		leader := tr.leader()
+		leader.create(t, 0, 5)
+		tr.agree()
+		last, _ := leader.log.LastIndex()
+		term := leader.Term()
+		voter, stranger := serverOf(2).ID, serverOf(7).ID
+		for _, c := range []struct {
+			candidate   string
+			term, index uint64
+			heard       bool
+		}{
+			{stranger, term, last, false},
+			{stranger, term - 1, last + 100, false},
+			{stranger, term, last + 1, true},
+			{stranger, term + 1, 1, true},
+			{voter, term, last, false},
+			{voter, term + 1, last + 100, false},
+		} {
+			head := raft.RPCHeader{ID: []byte(c.candidate)}
+			vote := &raft.RequestVoteRequest{RPCHeader: head, LastLogTerm: c.term, LastLogIndex: c.index}
+			before := &raft.RequestPreVoteRequest{RPCHeader: head, LastLogTerm: c.term, LastLogIndex: c.index}
+			leader.admit(vote)
+			leader.admit(before)
+			asked, known := string(vote.ID) == c.candidate, string(before.ID) == c.candidate
+			if asked == c.heard || known == c.heard {
+				t.Errorf("%s with a log to %d of term %d: heard %v and %v, want %v", c.candidate, c.index, c.term, !asked, !known, c.heard)
+			}
+		}
+	})
 }

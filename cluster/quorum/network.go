@@ -216,18 +216,24 @@ func (q *Quorum) transport() raft.Transport {
 	}
 	s := newStreams(q.serverID, q.o.Network)
 	q.streams.Store(s)
-	return &transport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	trans := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: s, Logger: raftLogger(q.o.Logger), MaxPool: streamPool, Timeout: rpcTimeout,
 		// Pipelined replication does not recover from an append that was refused once (hashicorp/raft issue 612).
 		MaxRPCsInFlight: 1,
-	}), q.log}
+	})
+	return &transport{trans, q.log, q.ballots(trans.Consumer(), s.closed)}
 }
 
-// transport asks for no votes while this server's disk hangs: it would win, having all entries, and lead nobody.
+// transport asks for no votes while this server's disk hangs: it would win, having all entries, and lead nobody. What
+// others ask comes by way of ballots.
 type transport struct {
 	*raft.NetworkTransport
-	log *logStore
+	log   *logStore
+	asked <-chan raft.RPC
 }
+
+// Consumer is part of raft.Transport.
+func (t *transport) Consumer() <-chan raft.RPC { return t.asked }
 
 // RequestVote is part of raft.Transport.
 func (t *transport) RequestVote(id raft.ServerID, to raft.ServerAddress, q *raft.RequestVoteRequest, a *raft.RequestVoteResponse) error {
