@@ -142,7 +142,7 @@ func (g *txnGraph) spans() map[Partition][]span {
 	return out
 }
 
-// intermediate: where the stable offset stands inside a transaction, it is another one, undecided, that begins there. Its
+// intermediate: where the stable offset stands inside a transaction, it is another one that begins there. Its
 // own records would be held back together.
 func (g *txnGraph) intermediate(r *report) {
 	spans := g.spans()
@@ -170,21 +170,16 @@ func (g *txnGraph) acknowledgedAt() map[place]*Write {
 	return out
 }
 
-// mayBeHeldAt tells whether a transaction other than id may have begun at a stable offset, and not have ended by then. A
-// record that nobody was answered for may be anything.
+// mayBeHeldAt tells whether a transaction other than id may begin at a stable offset. When it was answered that it ended
+// says nothing: its markers follow. A record that nobody was answered for may be anything.
 func (g *txnGraph) mayBeHeldAt(at map[place]*Write, s Sight, id int64) bool {
 	w := at[place{s.Partition, s.Offset}]
 	if w == nil {
 		return true
 	}
-	if w.Txn == id || w.Txn == 0 {
-		return false
-	}
-	first := !slices.ContainsFunc(g.writes[w.Txn], func(o *Write) bool {
+	return w.Txn != id && w.Txn != 0 && !slices.ContainsFunc(g.writes[w.Txn], func(o *Write) bool {
 		return o.Partition == s.Partition && o.Outcome == OK && o.Offset < s.Offset
 	})
-	t := g.txns[w.Txn]
-	return first && (t == nil || t.Outcome != OK || t.Complete >= s.Invoke)
 }
 
 // future: nobody reads, as committed, what its writer began only afterwards, or had not asked to commit. The latter shows
