@@ -78,6 +78,18 @@ func leaderOf(t *testing.T, c *proc.Cluster, topic string) int {
 	return id
 }
 
+// voters is how many brokers vote for a controller.
+func voters(t *testing.T, c *proc.Cluster) int {
+	t.Helper()
+	n := 0
+	for _, s := range statusOf(t, c) {
+		if s.Voter == "leader" || s.Voter == "voter" {
+			n++
+		}
+	}
+	return n
+}
+
 func clusterIDs(t *testing.T, c *proc.Cluster) map[string]bool {
 	t.Helper()
 	ids := map[string]bool{}
@@ -101,15 +113,7 @@ func TestBootstrapAndJoin(t *testing.T) {
 	demandText(t, c.MustKctl("cluster", "status"), "brokers 2/2 alive", "two brokers have one voter")
 	c.Add(0)
 	c.Start()
-	eventually(t, "there are three voters", func() bool {
-		voters := 0
-		for _, s := range statusOf(t, c) {
-			if s.Voter == "leader" || s.Voter == "voter" {
-				voters++
-			}
-		}
-		return voters == 3
-	})
+	eventually(t, "there are three voters", func() bool { return voters(t, c) == 3 })
 	if ids := clusterIDs(t, c); len(ids) != 1 {
 		t.Errorf("clusters: %v", ids)
 	}

@@ -127,3 +127,46 @@ func TestMemberOutlivesAKilledCoordinator(t *testing.T) {
 		t.Errorf("heartbeat: %d", r.ErrorCode)
 	}
 }
+
+// The offsets topic that the first broker made with one replica gets three when brokers join, and so outlives the first.
+func TestOffsetsTopicGetsReplicasAsBrokersJoin(t *testing.T) {
+	c := proc.NewCluster(t, 1, "offsets.topic.num.partitions=3")
+	first := c.Broker(1)
+	first.SetFlags("--bootstrap")
+	first.Start()
+	create(t, client(t, first.Addr), "t", 1)
+	commit := func(addr string, at int64) {
+		t.Helper()
+		adm := kadm.NewClient(client(t, addr))
+		eventually(t, fmt.Sprint("the commit of ", at), func() bool { return commitOnce(t.Context(), adm, "g", at) == nil })
+	}
+	commit(first.Addr, 7)
+	replicas := func(addr string) (least, inSync int) {
+		topics, err := kadm.NewClient(client(t, addr)).ListTopicsWithInternal(within(t), "__consumer_offsets")
+		if err != nil || len(topics["__consumer_offsets"].Partitions) != 3 {
+			return 0, 0
+		}
+		least, inSync = 99, 99
+		for _, p := range topics["__consumer_offsets"].Partitions {
+			least, inSync = min(least, len(p.Replicas)), min(inSync, len(p.ISR))
+		}
+		return least, inSync
+	}
+	if n, _ := replicas(first.Addr); n != 1 {
+		t.Fatalf("the only broker has made %d replicas", n)
+	}
+	c.Add(2)
+	c.Add(3)
+	c.Start()
+	eventually(t, "three replicas in sync", func() bool {
+		n, inSync := replicas(first.Addr)
+		return n == 3 && inSync == 3
+	})
+	commit(first.Addr, 8)
+	eventually(t, "three voters", func() bool { return voters(t, c) == 3 }) // the others can do without the first one
+	first.Kill()
+	commit(c.Broker(2).Addr, 9) // waits until another coordinator is there
+	if got := committed(t, c.Broker(2).Addr, "g"); got != 9 {
+		t.Errorf("without the first broker the group is at %d, it committed 9", got)
+	}
+}
