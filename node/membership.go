@@ -90,6 +90,7 @@ func (n *Node) replicaOptions() replica.Options {
 		return n.cluster.ChangeISR(ctx, changes)
 	}
 	o.GiveUp = func(ctx context.Context, of []controller.Partition) error { return n.cluster.GiveUp(ctx, of) }
+	o.SumOf = n.sumElsewhere
 	o.Writable = func() error {
 		if n.cluster.Writable() {
 			return nil
@@ -102,7 +103,10 @@ func (n *Node) replicaOptions() replica.Options {
 // serveBrokers serves the other brokers of the cluster, and lets new ones in.
 func (n *Node) serveBrokers(parts *stages) error {
 	apis := append(n.cluster.APIs(), wire.ServePropose(n.quorum), wire.Mark.Route(n.serveMarks))
-	apis = append(apis, private.Measure.Route(n.serveMeasure))
+	sums := newErrands()
+	parts.start("requests of brokers", sums.run, nil)
+	busy := private.ChecksumAnswer{Failure: private.Failure{Code: codeBusy, Reason: "many requests wait already"}}
+	apis = append(apis, private.Measure.Route(n.serveMeasure), later(sums, private.Checksum, busy, n.serveChecksum))
 	apis = append(apis, broker.InternalAPIs(broker.InternalOptions{Set: n.set})...)
 	s, err := protocol.NewServer(protocol.ServerOptions{
 		APIs: apis, NodeID: int32(n.id), ClusterID: n.ClusterID, Internal: true, Logger: n.log, Registry: n.registry, Poison: n.o.Poison,

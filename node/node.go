@@ -237,6 +237,7 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 		RetentionInterval: c.Storage.RetentionCheckInterval, Stall: c.Storage.DiskStall, Reserve: reserve(c.Storage.DiskReserve),
 		OnSynced:              func(l *storage.Log, _ int64) { n.set.Synced(l) },
 		OnDamaged:             func(l *storage.Log, d storage.Damage) { n.set.Damaged(l, d) },
+		OnSound:               func(ctx context.Context, l *storage.Log, s storage.Sum) { n.set.Compare(ctx, l, s) },
 		HighWatermarkInterval: c.Storage.HighWatermarkInterval, RecoveryPointInterval: c.Storage.RecoveryPointInterval,
 		Cleaner: cleaner(c.Storage.Cleaner), Cordoned: c.Storage.Cordoned, Ballast: 16 << 20,
 		Scrub: storage.ScrubOptions{Interval: c.Storage.ScrubInterval, BytesPerSecond: c.Storage.ScrubBytesPerSecond},

@@ -92,6 +92,7 @@ func (n *Node) privateAPIs(e *errands) []protocol.API {
 		later(e, private.Decommission, private.Progress{Failure: busy}, n.decommission),
 		later(e, private.Remove, private.Done{Failure: busy}, n.remove),
 		later(e, private.DescribeGroups, private.Groups{Groups: []private.Group{{Failure: busy}}}, n.describeGroups),
+		later(e, private.DescribeLogs, private.Logs{Broker: int32(n.id), Logs: []private.Log{}}, n.describeLogs),
 		later(e, private.TransferRaft, private.Done{Failure: busy}, n.transferRaft),
 	}
 }

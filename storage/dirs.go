@@ -67,6 +67,9 @@ type DirsOptions struct {
 	// written: once for each log, until it is rebuilt (TruncateAll) or opened again. A leader resigns and a follower
 	// rebuilds; nil only reports it.
 	OnDamaged func(l *Log, d Damage)
+	// OnSound is called by the scrubber, without locks, with ranges that it found as they were written, save those of
+	// compacted logs: they may be compared with other replicas'. The scrubber goes on when it returns.
+	OnSound func(ctx context.Context, l *Log, s Sum)
 }
 
 // DiskReserve is what stays free on a disk: appends are refused before it is used. Percent of the disk's size, but at

@@ -153,6 +153,7 @@ func (d *Dirs) cleanOne(ctx context.Context, l *Log, o *CleanerOptions) {
 		d.cleanFailed(l, err, o)
 		return
 	}
+	l.cleanFailure.Store(nil)
 	d.o.Logger.Debug("log compacted", "topic", l.o.Topic, "partition", l.o.Partition, "offset", stats.From, "end", stats.To,
 		"keys", stats.Keys, "before", stats.Before, "after", stats.After, "full", stats.Full)
 	if s, ok := d.slotOf.Load(l); ok {
@@ -172,6 +173,7 @@ func (d *Dirs) cleanFailed(l *Log, err error, o *CleanerOptions) {
 		d.damaged(l, Damage{From: l.Start(), To: l.End(), Err: bad})
 	case errors.Is(err, errReplaced), errors.Is(err, context.Canceled), l.check() != nil:
 	default:
+		l.cleanFailure.Store(&err)
 		d.o.Logger.Warn("compaction failed", "topic", l.o.Topic, "partition", l.o.Partition, "err", err)
 	}
 }

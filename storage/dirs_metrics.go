@@ -126,6 +126,10 @@ func dirGauges() []dirGauge {
 			func(d *Dirs, dir *directory) float64 { return float64(len(d.slotsOf(dir))) }),
 		gauge("damaged_logs", "Partitions in it that are known to be damaged; compaction leaves them alone.",
 			func(d *Dirs, dir *directory) float64 { return float64(d.damagedIn(dir)) }),
+		gauge("held_logs", "Partitions in it that are not deleted or compacted as their settings ask.",
+			func(d *Dirs, dir *directory) float64 { n, _ := d.heldIn(dir); return float64(n) }),
+		gauge("held_bytes", "Bytes of them that would be gone.",
+			func(d *Dirs, dir *directory) float64 { _, n := d.heldIn(dir); return float64(n) }),
 		gauge("strays", "Directories of unknown partitions that are set aside.",
 			func(_ *Dirs, dir *directory) float64 { return float64(dir.reap.strays()) }),
 		gauge("unsynced_age_seconds", "Age of the oldest byte that is not on disk; 0 when all is.",
@@ -143,6 +147,17 @@ func (d *Dirs) damagedIn(dir *directory) (n int) {
 		}
 	}
 	return n
+}
+
+// heldIn counts the logs of a directory that something keeps larger than they should be.
+func (d *Dirs) heldIn(dir *directory) (logs, bytes int64) {
+	for _, l := range d.logsOf(dir) {
+		if h := l.Held(); h != nil {
+			logs++
+			bytes += h.Bytes
+		}
+	}
+	return logs, bytes
 }
 
 // unsyncedAge is how long ago the oldest byte was written that is not on disk.

@@ -19,7 +19,7 @@ func (d *Dirs) runDirectory(ctx context.Context, dir *directory) {
 	for range d.o.SyncWorkers {
 		wg.Go(func() { d.syncWorker(ctx, dir) })
 	}
-	for _, work := range []func(context.Context, *directory){d.flusher, d.keeper, d.tender, d.runReaper, d.scrubber} {
+	for _, work := range []func(context.Context, *directory){d.flusher, d.keeper, d.tender, d.runReaper, d.scrub} {
 		wg.Go(func() { work(ctx, dir) })
 	}
 	ended := make(chan struct{})
@@ -137,6 +137,10 @@ func (d *Dirs) tendTime() time.Time {
 	return now
 }
 
+// ClockJump is how far the wall clock is off while it is not believed: retention by time then goes by the monotonic
+// clock.
+func (d *Dirs) ClockJump() time.Duration { return d.clock.off() }
+
 // Close is the clean stop, after Run has returned: all logs are synced and closed, checkpoints and the markers that make
 // recovery unnecessary are written. A directory in which anything fails is left without marker, and recovered next time.
 func (d *Dirs) Close() error {
@@ -250,6 +254,16 @@ func (c *steadyClock) jumped() (jump time.Duration, news bool) {
 	}
 	news, c.mu.told = !c.mu.told, true
 	return c.mu.jump, news
+}
+
+// off is how far the wall clock is off while it is not believed.
+func (c *steadyClock) off() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.since.IsZero() {
+		return 0
+	}
+	return c.mu.jump
 }
 
 func (c *steadyClock) monotonic() time.Time { return c.mono() }

@@ -26,9 +26,15 @@ func (l *Log) Damaged() *Damage { return l.damage.Load() }
 // scrubDelay is from the start of the process to the first round.
 const scrubDelay = time.Minute
 
-// scrubber reads all closed segments of a directory again, slowly, and compares checksums: sending a file to a client
+// scrubber is what a walk over segments calls.
+type scrubber struct {
+	pace  func(bytes int64) error // returns when the next bytes may be read
+	sound func(Sum)               // told of ranges that are as they were written
+}
+
+// scrub reads all closed segments of a directory again, slowly, and compares checksums: sending a file to a client
 // never looks at its bytes, so that a flipped bit would be served for years.
-func (d *Dirs) scrubber(ctx context.Context, dir *directory) {
+func (d *Dirs) scrub(ctx context.Context, dir *directory) {
 	o := d.o.Scrub
 	if o.BytesPerSecond <= 0 {
 		return
@@ -37,7 +43,7 @@ func (d *Dirs) scrubber(ctx context.Context, dir *directory) {
 		o.Interval = 7 * 24 * time.Hour
 	}
 	pace := throttle{mono: d.o.Mono}
-	timer := time.NewTimer(scrubDelay)
+	timer := time.NewTimer(min(scrubDelay, o.Interval))
 	defer timer.Stop()
 	for {
 		select {
@@ -50,16 +56,23 @@ func (d *Dirs) scrubber(ctx context.Context, dir *directory) {
 			if ctx.Err() != nil || dir.offline() != nil {
 				return
 			}
-			d.scrubLog(ctx, l, func(n int64) error {
-				d.meter.scrubbed.Add(float64(n))
-				return pace.wait(ctx, n, float64(o.BytesPerSecond))
+			d.scrubLog(ctx, l, scrubber{
+				pace: func(n int64) error {
+					d.meter.scrubbed.Add(float64(n))
+					return pace.wait(ctx, n, float64(o.BytesPerSecond))
+				},
+				sound: func(s Sum) {
+					if d.o.OnSound != nil && !l.config.Load().Compact {
+						d.o.OnSound(ctx, l, s)
+					}
+				},
 			})
 		}
 		timer.Reset(max(time.Second, o.Interval-d.o.Mono().Sub(began)))
 	}
 }
 
-func (d *Dirs) scrubLog(ctx context.Context, l *Log, pace func(int64) error) {
+func (d *Dirs) scrubLog(ctx context.Context, l *Log, w scrubber) {
 	if l.size.Load() == 0 || l.Damaged() != nil || l.ready() != nil {
 		return
 	}
@@ -67,7 +80,7 @@ func (d *Dirs) scrubLog(ctx context.Context, l *Log, pace func(int64) error) {
 		if s.mem.Load() != nil && s == l.active() {
 			return
 		}
-		dmg, err := s.scrub(l.endOfSegment(s), pace)
+		dmg, err := s.scrub(l.endOfSegment(s), w)
 		switch {
 		case dmg != nil && !s.file.retired():
 			d.damaged(l, *dmg)
@@ -93,7 +106,7 @@ func (l *Log) endOfSegment(s *segment) int64 {
 }
 
 // scrub checks every batch of a closed segment, which ends before offset end.
-func (s *segment) scrub(end int64, pace func(int64) error) (*Damage, error) {
+func (s *segment) scrub(end int64, w scrubber) (*Damage, error) {
 	f, err := s.file.acquire()
 	if err != nil {
 		return nil, err
@@ -101,8 +114,13 @@ func (s *segment) scrub(end int64, pace func(int64) error) (*Damage, error) {
 	defer s.file.release()
 	sc := newScan(f, s.path, 0, s.size.Load(), s.base, recoverChunk)
 	defer sc.close()
+	sum, from := newSum(s.base), int64(0)
 	for {
 		h, err := sc.header()
+		if sc.pos > from && (err == io.EOF || sc.pos-from >= sumBytes) {
+			w.sound(sum)
+			sum, from = newSum(sum.To), sc.pos
+		}
 		if err == io.EOF {
 			return nil, nil
 		}
@@ -115,11 +133,12 @@ func (s *segment) scrub(end int64, pace func(int64) error) (*Damage, error) {
 			return &Damage{From: sc.next, To: end, Err: err}, nil
 		}
 		if err == nil {
-			err = pace(int64(len(h)))
+			err = w.pace(int64(len(h)))
 		}
 		if err != nil {
 			return nil, err
 		}
+		sum.add(h)
 		sc.skip(h)
 	}
 }

@@ -56,6 +56,9 @@ type Log struct {
 	cleaned  atomic.Int64 // compaction has seen everything below
 	damage   atomic.Pointer[Damage]
 
+	held         atomic.Pointer[Held]
+	cleanFailure atomic.Pointer[error] // why the last pass of compaction came to nothing
+
 	mu struct { // the append lock
 		sync.Mutex
 		producers   *producers

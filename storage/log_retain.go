@@ -61,6 +61,9 @@ func (l *Log) Tend(now time.Time) error {
 	if at := l.OldestUnsynced(); err == nil && c.FlushInterval > 0 && !at.IsZero() && now.Sub(at) >= c.FlushInterval {
 		err = l.Sync()
 	}
+	if err == nil {
+		l.lookWhatHolds(now)
+	}
 	return errors.Join(err, l.unlinkDoomed(now))
 }
 

@@ -20,7 +20,7 @@ type collector struct {
 	start, end, stableLag              *prometheus.Desc // by topic and partition
 	roles, parked                      *prometheus.Desc
 	replicated                         *prometheus.Desc // by topic
-	under, underMin                    *prometheus.Desc
+	under, underMin, differing         *prometheus.Desc
 	proposals                          *prometheus.Desc // by outcome
 	interrupted, truncated             *prometheus.Desc
 }
@@ -46,6 +46,8 @@ func newCollector(s *Set) *collector {
 			"Partitions led by this broker of which some replica is not in sync."),
 		underMin: desc("karst_partitions_under_min_isr",
 			"Partitions led by this broker with fewer replicas in sync than min.insync.replicas asks for."),
+		differing: desc("karst_partitions_differing",
+			"Followers on this broker whose bytes are not their leader's, as the scrubber found."),
 		proposals: desc("karst_replica_isr_proposals_total",
 			"Changes of in-sync sets that leaders on this broker proposed, by what became of them: applied, refused, unknown.", "outcome"),
 		interrupted: desc("karst_replica_fetch_interruptions_total", "Connections to leading brokers that broke or could not be made."),
@@ -58,7 +60,7 @@ func newCollector(s *Set) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.bytesIn, c.bytesOut, c.recordsIn, c.size, c.start, c.end, c.stableLag, c.roles, c.parked,
-		c.replicated, c.under, c.underMin, c.proposals, c.interrupted, c.truncated,
+		c.replicated, c.under, c.underMin, c.differing, c.proposals, c.interrupted, c.truncated,
 	} {
 		out <- d
 	}
@@ -67,7 +69,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	roles := map[string]int{"leader": 0, "follower": 0, "offline": 0}
-	parked, under, underMin := 0, 0, 0
+	parked, under, underMin, differing := 0, 0, 0, 0
 	detailed := c.set.Image().PartitionCount() <= maxDetailed
 	for t := range c.set.byID.all() {
 		var size int64
@@ -79,6 +81,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 			r := p.role.Load()
 			roles[r.name()]++
 			parked += p.Parked()
+			differing += count(p.Difference() != nil)
 			if r.leads && r.err == nil {
 				under += count(len(r.meta.ISR) < len(r.meta.Replicas))
 				have, want := p.inSync(r)
@@ -104,6 +107,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.parked, prometheus.GaugeValue, float64(parked))
 	out <- prometheus.MustNewConstMetric(c.under, prometheus.GaugeValue, float64(under))
 	out <- prometheus.MustNewConstMetric(c.underMin, prometheus.GaugeValue, float64(underMin))
+	out <- prometheus.MustNewConstMetric(c.differing, prometheus.GaugeValue, float64(differing))
 	out <- prometheus.MustNewConstMetric(c.interrupted, prometheus.CounterValue, float64(c.set.fetchers.interrupted.Load()))
 	out <- prometheus.MustNewConstMetric(c.truncated, prometheus.CounterValue, float64(c.set.fetchers.truncated.Load()))
 	for o, n := range c.set.outcomes() {

@@ -38,6 +38,7 @@ type Partition struct {
 	role     atomic.Pointer[role]
 	readable atomic.Int64 // bytes that ever came below the high watermark since the start; see Waiter
 	appended atomic.Int64 // bytes ever appended since the start
+	differs  atomic.Pointer[Difference]
 
 	mu struct {
 		sync.Mutex

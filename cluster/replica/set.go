@@ -48,6 +48,8 @@ type Options struct {
 	ChangeISR func(context.Context, []controller.ISRChange) []error
 	// GiveUp leaves in-sync sets and leaderships of partitions whose logs cannot be served here: cluster.Cluster.GiveUp.
 	GiveUp func(context.Context, []controller.Partition) error
+	// SumOf asks a leader for the sum of a range of a partition, which it answers by Set.Sum. Nil: replicas are not compared.
+	SumOf func(context.Context, metadata.BrokerID, SumRequest) (storage.Sum, error)
 	// Writable refuses appends, with the error they are to fail with, while this broker may have been replaced as a leader
 	// without knowing it yet. It is asked at each append.
 	Writable func() error
@@ -75,6 +77,7 @@ type Set struct {
 	feeds    feeds
 	changes  *changes
 	giveUp   func(context.Context, []controller.Partition) error
+	sumOf    func(context.Context, metadata.BrokerID, SumRequest) (storage.Sum, error)
 	broken   chan struct{}        // a log cannot be served any more
 	applying struct{ sync.Mutex } // held while partitions come and go
 
@@ -128,7 +131,7 @@ func (s *Set) replicate(o Options) {
 	s.fetchers.mu.of = map[*Partition]*followed{}
 	s.env.synced = s.fetchers.synced
 	s.env.failed = s.failedHere
-	s.giveUp, s.broken = o.GiveUp, make(chan struct{}, 1)
+	s.giveUp, s.sumOf, s.broken = o.GiveUp, o.SumOf, make(chan struct{}, 1)
 	if o.ChangeISR != nil {
 		s.changes = &changes{change: o.ChangeISR, more: make(chan struct{}, 1)}
 		s.env.propose = s.changes.add

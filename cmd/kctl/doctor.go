@@ -12,6 +12,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/urfave/cli/v2"
+
+	"github.com/karstlog/karst/protocol/private"
 )
 
 // finding is something that is wrong, or will be.
@@ -47,6 +49,9 @@ func checks() []check {
 		{"listener-loopback", "an advertised address is this machine only", false, checkLoopback},
 		{"clock-skew", "the clocks of brokers and of this machine differ by more than 500 ms", false, checkSkew},
 		{"disk-filling", "a log directory is nearly full, and when it will be", false, checkDiskSpace},
+		{"log-damaged", "replicas whose bytes are not those that were written", false, checkDamaged},
+		{"replicas-differ", "replicas with other records than their leader", false, checkDiffers},
+		{"retention-held", "logs that are not deleted or compacted although they should be, and why", false, checkHeld},
 		{"leaderless", "partitions without a leader", false, checkLeaderless},
 		{"under-min-isr", "partitions that refuse acks=all", false, checkMinISR},
 		{"single-replica", "topics that one broken disk destroys", false, checkSingleReplica},
@@ -69,6 +74,9 @@ type examination struct {
 	brokers []kmsg.MetadataResponseBroker
 	topics  []kmsg.MetadataResponseTopic
 	configs map[string]map[string]string // by topic
+
+	asked    bool // for the logs
+	troubles []private.Logs
 }
 
 func doctorCommand(s *session) *cli.Command {

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/karstlog/karst/protocol/private"
 )
 
 // Every kind of finding about partitions, and that a good partition has none.
@@ -42,6 +45,42 @@ func TestDoctorFindsWhatIsWrongWithPartitions(t *testing.T) {
 				t.Errorf("%s: %+v lacks something", c.name, f)
 			}
 		}
+	}
+}
+
+// What brokers say about their logs becomes findings with a way out.
+func TestDoctorTellsOfLogs(t *testing.T) {
+	topic := "t"
+	x := &examination{asked: true, troubles: []private.Logs{
+		{Broker: 1, Logs: []private.Log{
+			{Topic: "t", Kind: private.LogDamaged, Reason: "wrong checksum", From: 3, To: 9},
+			{Topic: "alone", Kind: private.LogDamaged, Reason: "wrong checksum"},
+			{Topic: "t", Kind: private.LogHeld, Reason: "records have timestamps that lay ahead", Bytes: 2048, UntilMs: 1_900_000_000_000},
+		}},
+		{Broker: 2, ClockJumpMs: 7_200_000, Logs: []private.Log{{Topic: "t", Kind: private.LogDiffers, From: 5, To: 6, Reason: "broker 1 has others"}}},
+	}}
+	x.topics = []kmsg.MetadataResponseTopic{{Topic: &topic, Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1, 2}}}}}
+	for _, c := range []struct {
+		run      func(*examination) []finding
+		found    int
+		subject  string
+		evidence string
+		fix      string
+	}{
+		{checkDamaged, 2, "t-0 on broker 1", "offsets 3 to 9: wrong checksum", "copied anew"},
+		{checkDiffers, 1, "t-0 on broker 2", "offsets 5 to 6: broker 1 has others", "kctl log dump"},
+		{checkHeld, 2, "t-0 on broker 1", "until 2030-03-17T17:46:40Z", "message.timestamp.after.max.ms"},
+	} {
+		found := c.run(x)
+		if len(found) != c.found || found[0].subject != c.subject || !strings.Contains(found[0].evidence, c.evidence) || !strings.Contains(found[0].fix, c.fix) {
+			t.Errorf("%+v, want %+v", found, c)
+		}
+		if last := found[len(found)-1]; last.fix == "" || last.evidence == "" {
+			t.Errorf("%+v lacks something", last)
+		}
+	}
+	if f := checkDamaged(x)[1]; !strings.Contains(f.fix, "kctl storage repair") {
+		t.Errorf("the only copy: %+v", f)
 	}
 }
 
