@@ -27,9 +27,9 @@ func reassignAlias(*session) alias {
 			aliasOption{"topics-to-move-json-file", valueOption, "`FILE`: {\"topics\":[{\"topic\":\"t\"}],\"version\":1}"},
 			aliasOption{"broker-list", valueOption, "`ID,ID` of brokers to move to"},
 			aliasOption{"additional", switchOption, "while others run"},
-			aliasOption{"preserve-throttles", switchOption, "accepted without effect"},
+			aliasOption{"preserve-throttles", switchOption, "leave --throttle's limits in force"},
 			aliasOption{"disable-rack-aware", switchOption, "do not look at racks"},
-			aliasOption{"throttle", valueOption, "`BYTES` a second, accepted without effect"},
+			aliasOption{"throttle", valueOption, "`BYTES` a second that a broker copies at most, until --verify or --cancel takes the limit back"},
 			aliasOption{"replica-alter-log-dirs-throttle", valueOption, "accepted without effect"},
 			aliasOption{"disallow-replication-factor-change", switchOption, "refuse another number of replicas"},
 			aliasOption{"timeout", valueOption, "`MILLISECONDS`, accepted without effect"},
@@ -49,10 +49,8 @@ func runReassign(a *aliasCall) error {
 	}
 	brokers := a.value("broker-list")
 	delete(a.values, "broker-list")
-	for _, ignored := range []string{"throttle", "replica-alter-log-dirs-throttle"} {
-		if a.has(ignored) {
-			a.s.say("WARN --%s has no effect", ignored)
-		}
+	if a.has("replica-alter-log-dirs-throttle") {
+		a.s.say("WARN --replica-alter-log-dirs-throttle has no effect")
 	}
 	l, err := a.connect()
 	if err != nil {
@@ -238,6 +236,11 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		names = append(names, fmt.Sprintf("%s-%d", r.topic, r.partition))
 	}
 	a.print("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", describeReplicas(rows, l.replicaDirs(ctx)))
+	if a.has("throttle") {
+		if err := a.setThrottle(ctx, l, running, moves); err != nil {
+			return err
+		}
+	}
 	if err := l.alterReplicas(ctx, moves); err != nil {
 		return err
 	}
@@ -276,16 +279,7 @@ func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted map[
 	}
 	if done {
 		a.print("")
-		brokers, err := l.brokers(ctx)
-		if err != nil {
-			return err
-		}
-		topics := map[string]bool{}
-		for tp := range wanted {
-			topics[tp.topic] = true
-		}
-		a.print("Clearing broker-level throttles on broker%s %s", plural(len(brokers)), joinInts(brokers))
-		a.print("Clearing topic-level throttles on topic%s %s", plural(len(topics)), strings.Join(sortedKeys(topics), ","))
+		return a.clearThrottles(ctx, l, wanted)
 	}
 	return nil
 }
@@ -312,13 +306,13 @@ func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted map[
 	}
 	if len(moves) == 0 {
 		a.print("None of the specified partition reassignments are active.")
-		return nil
+		return a.clearThrottles(ctx, l, wanted)
 	}
 	if err := l.alterReplicas(ctx, moves); err != nil {
 		return err
 	}
 	a.print("Successfully cancelled partition reassignment%s for: %s", plural(len(names)), strings.Join(names, ","))
-	return nil
+	return a.clearThrottles(ctx, l, wanted)
 }
 
 func leaderElectionAlias(*session) alias {

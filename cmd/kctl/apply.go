@@ -321,33 +321,6 @@ func (p *applyPlan) alterConfigs(noWait bool) error {
 	if len(p.changes) == 0 {
 		return nil
 	}
-	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	wanted := map[resource]map[string]*string{}
-	var order []resource
-	for _, c := range p.changes {
-		if wanted[c.resource] == nil {
-			wanted[c.resource] = map[string]*string{}
-			order = append(order, c.resource)
-			req.Resources = append(req.Resources, alterResource(c.resource, p.changes))
-		}
-		wanted[c.resource][c.key] = c.to
-	}
-	resp, err := req.RequestWith(p.ctx, p.l.cl)
-	if err != nil {
-		return err
-	}
-	err = each(resp.Resources, func(r kmsg.IncrementalAlterConfigsResponseResource) error {
-		res := resource{r.ResourceType, r.ResourceName}
-		if r.ErrorCode == 0 {
-			return nil
-		}
-		order = slices.DeleteFunc(order, func(o resource) bool { return o == res })
-		return about(res.String(), nameHint(kafkaError(r.ErrorCode, r.ErrorMessage), res.scope(), sortedKeys(wanted[res])))
-	})
-	for _, r := range order {
-		if !noWait {
-			err = errors.Join(err, p.l.waitForConfigs(p.ctx, r, wanted[r]))
-		}
-	}
+	_, err := p.l.alterConfigs(p.ctx, p.changes, alterOptions{noWait: noWait})
 	return err
 }

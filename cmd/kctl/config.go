@@ -353,24 +353,36 @@ func (s *session) alter(c *cli.Context, changes []alteration) ([]alteration, err
 	defer l.close()
 	ctx, cancel := l.limited(c)
 	defer cancel()
+	dry := c.Bool("dry-run")
+	seen := map[resource]bool{}
+	for i, a := range changes {
+		changes[i].statusWord = status(dry)
+		if !seen[a.resource] {
+			seen[a.resource] = true
+			if err := l.fillOld(ctx, a.resource, changes); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l.alterConfigs(ctx, changes, alterOptions{dry: dry, noWait: c.Bool("no-wait")})
+}
+
+// alterOptions say how settings are changed: dry only asks whether they could be, noWait does not wait until they show.
+type alterOptions struct{ dry, noWait bool }
+
+// alterConfigs changes settings, and returns those of the resources that were not refused.
+func (l *link) alterConfigs(ctx context.Context, changes []alteration, o alterOptions) ([]alteration, error) {
 	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	req.ValidateOnly = c.Bool("dry-run")
+	req.ValidateOnly = o.dry
 	wanted := map[resource]map[string]*string{}
 	var order []resource
-	for i := range changes {
-		a := &changes[i]
+	for _, a := range changes {
 		if wanted[a.resource] == nil {
 			wanted[a.resource] = map[string]*string{}
 			order = append(order, a.resource)
+			req.Resources = append(req.Resources, alterResource(a.resource, changes))
 		}
 		wanted[a.resource][a.key] = a.to
-		a.statusWord = status(req.ValidateOnly)
-	}
-	for _, r := range order {
-		if err := l.fillOld(ctx, r, changes); err != nil {
-			return nil, err
-		}
-		req.Resources = append(req.Resources, alterResource(r, changes))
 	}
 	resp, err := req.RequestWith(ctx, l.cl)
 	if err != nil {
@@ -385,8 +397,8 @@ func (s *session) alter(c *cli.Context, changes []alteration) ([]alteration, err
 		failed[res] = true
 		return about(res.String(), nameHint(kafkaError(r.ErrorCode, r.ErrorMessage), res.scope(), sortedKeys(wanted[res])))
 	})
-	done := slices.DeleteFunc(changes, func(a alteration) bool { return failed[a.resource] })
-	if req.ValidateOnly || c.Bool("no-wait") {
+	done := slices.DeleteFunc(slices.Clone(changes), func(a alteration) bool { return failed[a.resource] })
+	if o.dry || o.noWait {
 		return done, err
 	}
 	for _, r := range order {

@@ -73,7 +73,9 @@ func TestManyGroupsStayStable(t *testing.T) {
 			wg.Go(func() { m.run(ctx) })
 		}
 	}
-	wg.Go(func() { produceSteadily(ctx, client(t, c.Brokers[0].Addr, kgo.RecordPartitioner(kgo.RoundRobinPartitioner())), *groupRate) })
+	wg.Go(func() {
+		produceSteadily(ctx, client(t, c.Brokers[0].Addr, kgo.RecordPartitioner(kgo.RoundRobinPartitioner())), *groupRate)
+	})
 	adm := kadm.NewClient(client(t, c.Brokers[0].Addr, kgo.SeedBrokers(c.Bootstrap()...)))
 	eventually(t, "every group is whole and stable", func() bool { return wholeGroups(ctx, adm, *groupCount, *groupMembers) })
 	eventually(t, "every member knows its place and has read", func() bool {
