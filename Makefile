@@ -10,7 +10,7 @@ export CGO_ENABLED ?= 0
 
 SEEDS ?= 3000
 
-.PHONY: all build run cluster clustertest test check lint race fuzz sim chaos mutants crash ostest bench interop generate clean
+.PHONY: all build man run cluster clustertest test check lint race fuzz sim chaos mutants crash groupload ostest bench interop generate clean
 
 all: build
 
@@ -25,6 +25,9 @@ run: build ## a broker on 127.0.0.1:9092, data in ./karst-data
 
 cluster: build ## three brokers on loopback until Ctrl-C, data in ./karst-cluster
 	@scripts/cluster.sh
+
+man: build ## man pages into build/man
+	@./bin/kctl man --dir build/man
 
 test: ## everything that needs Go alone
 	go test $$(go list ./... | grep -v /test/)
@@ -66,7 +69,14 @@ chaos: build ## clusters of processes: kills, stops, restarts; as root also cut 
 	KCTL=$(CURDIR)/bin/kctl go test -count=1 -v -timeout 60m -tags ostest -run TestOS ./test/chaos -args -rounds=$(ROUNDS) -duration=$(CHAOS)
 
 clustertest: build ## clusters of processes under kill -9, SIGSTOP, restarts and moves, in many rounds
-	KCTL=$(CURDIR)/bin/kctl go test -count=1 -timeout 60m -v -run 'TestOneCluster|TestKillOfEveryRole|TestStoppedBroker|TestRolling|TestAllKilled' ./test/process -args -rounds=20
+	KCTL=$(CURDIR)/bin/kctl go test -count=1 -timeout 60m -v -run 'TestOneCluster|TestKillOfEveryRole|TestStoppedBroker|TestRolling|TestAllKilled|TestClusterScript' ./test/process -args -rounds=20
+
+GROUPS ?= 200
+MEMBERS ?= 5
+STEADY ?= 60s
+
+groupload: build ## GROUPS groups of MEMBERS members on three brokers, each member a client with sockets: nothing moves for STEADY
+	KCTL=$(CURDIR)/bin/kctl go test -count=1 -timeout 60m -v -run TestManyGroupsStayStable ./test/process -args -groups=$(GROUPS) -members=$(MEMBERS) -steady=$(STEADY)
 
 ostest: ## full disks, failing syncs, few descriptors, system calls; as root, with strace
 	go test -count=1 -tags ostest -run TestOS ./test/process

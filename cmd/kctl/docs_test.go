@@ -37,7 +37,7 @@ func TestDocsAreTheBinarys(t *testing.T) {
 const docsHead = `# kctl
 
 The broker and the tool that works with one. This page is made from the commands' own help
-(` + "`go test ./cmd/kctl -run Docs -update`" + `). Every command but serve, log, storage, completion, explain, version and config
+(` + "`go test ./cmd/kctl -run Docs -update`" + `). Every command but serve, log, storage, completion, man, explain, version and config
 validate and explain speaks Kafka's public protocol only and works against Apache Kafka too.
 
 ## What holds for every command
@@ -54,19 +54,9 @@ validate and explain speaks Kafka's public protocol only and works against Apach
   before data is destroyed. Without a terminal it needs ` + "`--yes`" + `.
 - Durations and sizes have units: 500ms, 1h30m, 7d; 64KiB, 1.5GiB (K is 1024 in every spelling).
 
-| exit status | meaning |
-|---|---|
-| 0 | done |
-| 1 | failed |
-| 2 | the command line or a value in it is wrong |
-| 3 | not found |
-| 4 | exists already |
-| 5 | not authorised |
-| 6 | timeout, or nobody to reach |
-| 7 | something else has to be done first |
-| 10 | unhealthy: data is damaged |
-| 130 | interrupted |
+`
 
+const docsErrors = `
 An error names Kafka's error and its number, and one line of what to do.
 
 ## Client properties
@@ -75,7 +65,11 @@ An error names Kafka's error and its number, and one line of what to do.
 
 func docs(t *testing.T) []byte {
 	var b bytes.Buffer
-	b.WriteString(docsHead)
+	b.WriteString(docsHead + "| exit status | meaning |\n|---|---|\n")
+	for _, e := range exitStatuses() {
+		fmt.Fprintf(&b, "| %d | %s |\n", e.status, e.meaning)
+	}
+	b.WriteString(docsErrors)
 	var names []string
 	for _, p := range propertyNames() {
 		names = append(names, "`"+p+"`")

@@ -50,6 +50,7 @@ func commands(s *session) []*cli.Command {
 		benchCommand(s),
 		explainCommand(s),
 		completionCommand(s),
+		manCommand(s),
 		versionCommand(s),
 	}, aliasCommands(s)...)
 }
