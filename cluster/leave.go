@@ -22,7 +22,7 @@ func (c *Cluster) Leave(ctx context.Context) {
 	c.mu.Lock()
 	c.mu.leaving = true
 	c.mu.Unlock()
-	if c.alone() || len(c.Image().Brokers()) < 2 {
+	if c.alone() || len(c.Image().Brokers()) < 2 || !c.handsOver() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leavePatience)
@@ -39,6 +39,13 @@ func (c *Cluster) Leave(ctx context.Context) {
 			c.o.Logger.Warn("the controller's place was not handed over", "err", err)
 		}
 	}
+}
+
+// handsOver: controlled.shutdown.enable.
+func (c *Cluster) handsOver() bool {
+	l := c.View().Layers()
+	v, ok := l.BrokerValue("controlled.shutdown.enable")
+	return !ok || v.Value != "false"
 }
 
 // Goodbye is the last word of a process whose partitions are closed: it is out of use from here on.

@@ -35,11 +35,17 @@ type several struct {
 	addrs   []string
 	servers []quorum.Server
 	members []*member
+	static  map[string]string // settings of each
 }
 
 func startSeveral(t testing.TB, n int) *several {
 	t.Helper()
-	s := &several{t: t}
+	return startWith(t, n, nil)
+}
+
+func startWith(t testing.TB, n int, static map[string]string) *several {
+	t.Helper()
+	s := &several{t: t, static: static}
 	var listeners []net.Listener
 	for i := 1; i <= n; i++ {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +92,7 @@ func (s *several) start(id metadata.BrokerID, l net.Listener, n byte) *member {
 		s.t.Fatal(err)
 	}
 	m.Cluster, err = New(Options{
-		Quorum: m.quorum, BrokerID: id, ClusterID: uuid.UUID{5}, Peers: m.link, Config: &config.Broker{Topics: config.Topics{NumPartitions: 3}},
+		Quorum: m.quorum, BrokerID: id, ClusterID: uuid.UUID{5}, Peers: m.link, Config: &config.Broker{Topics: config.Topics{NumPartitions: 3}}, Static: s.static,
 		Start:  Start{Incarnation: life(id, n), Known: []uuid.UUID{life(id, n-1), life(id, n)}, Proof: metadata.ProofFull},
 		LogEnd: func(_ uuid.UUID, p int32) (metadata.LeaderEpoch, int64, bool) { return 0, m.ends[p], true },
 	})
@@ -291,6 +297,43 @@ func TestLeaveHandsOver(t *testing.T) {
 	time.Sleep(5 * beatInterval) // it must not register again
 	if !fenced(rest.Image(), leaver.id) {
 		t.Error("it registered again while leaving")
+	}
+}
+
+// TestLeaveHandsNothingOverUnlessItMay: with controlled.shutdown.enable=false others take over when the broker is gone.
+func TestLeaveHandsNothingOverUnlessItMay(t *testing.T) {
+	s := startWith(t, 3, map[string]string{"controlled.shutdown.enable": "false"})
+	s.topic(s.members[0], all...)
+	leaver := s.leader()
+	mine := int(leaver.id) - 1
+	leaver.Leave(s.within())
+	if p := partition(leaver.Image(), mine); p.Leader != leaver.id {
+		t.Errorf("it handed over: %s", cmpString(p))
+	}
+	if !leaver.quorum.IsLeader() {
+		t.Error("it is not the controller any more")
+	}
+	leaver.Goodbye(s.within())
+	s.until(s.other(leaver), "another leader", func(im *metadata.Image) bool {
+		p := partition(im, mine)
+		return p.Leader != leaver.id && p.Leader != metadata.NoBroker
+	})
+}
+
+func TestRebalancingFollowsTheSettings(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		set   config.Layers
+		pause time.Duration
+		on    bool
+	}{
+		{"nothing set", config.Layers{}, rebalanceInterval, true},
+		{"off", config.Layers{Static: map[string]string{"auto.leader.rebalance.enable": "false"}}, rebalanceInterval, false},
+		{"seldom", config.Layers{Static: map[string]string{"leader.imbalance.check.interval.seconds": "300"}}, 5 * time.Minute, true},
+	} {
+		if pause, on := rebalancing(tt.set); pause != tt.pause || on != tt.on {
+			t.Errorf("%s: every %s, %v", tt.name, pause, on)
+		}
 	}
 }
 

@@ -2,12 +2,14 @@ package cluster
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/quorum"
 	"github.com/karstlog/karst/cluster/wire"
+	"github.com/karstlog/karst/config"
 )
 
 const (
@@ -34,7 +36,7 @@ func (t *tenure) tidy(ctx context.Context) {
 	t.raise(ctx)
 	t.expel(ctx)
 	t.voters(ctx, now)
-	if now.Sub(t.rebalanced) < rebalanceInterval || !t.rebalances() {
+	if pause, on := rebalancing(t.View().Layers()); !on || now.Sub(t.rebalanced) < pause {
 		return
 	}
 	t.rebalanced = now
@@ -48,11 +50,17 @@ func (t *tenure) tidy(ctx context.Context) {
 	}
 }
 
-// rebalances: auto.leader.rebalance.enable.
-func (t *tenure) rebalances() bool {
-	l := t.View().Layers()
+// rebalancing is how often leaderships go back, and whether they do: leader.imbalance.check.interval.seconds and
+// auto.leader.rebalance.enable. Nobody waits for five minutes, Kafka's default, unless somebody has asked for it.
+func rebalancing(l config.Layers) (pause time.Duration, on bool) {
+	pause = rebalanceInterval
+	if v, ok := l.BrokerValue("leader.imbalance.check.interval.seconds"); ok && v.Source != config.SourceDefault {
+		if n, err := strconv.ParseInt(v.Value, 10, 32); err == nil {
+			pause = time.Duration(n) * time.Second
+		}
+	}
 	v, ok := l.BrokerValue("auto.leader.rebalance.enable")
-	return !ok || v.Value != "false"
+	return pause, !ok || v.Value != "false"
 }
 
 // keepTimes notes since when brokers are there, or fenced.
