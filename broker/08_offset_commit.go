@@ -5,9 +5,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/group"
-	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/protocol"
 )
 
@@ -18,18 +16,17 @@ func (h *groupAPI) offsetCommit(c *protocol.Call, req *kmsg.OffsetCommitRequest)
 	if !proper(c, req.Group, req.MemberID, text(req.InstanceID)) {
 		return
 	}
-	o := &offsetCommit{call: c, req: req, resp: kmsg.NewPtrOffsetCommitResponse()}
+	o := &offsetCommit{call: c, resp: kmsg.NewPtrOffsetCommitResponse(), set: commitSet{im: h.set.Image(), byID: req.Version >= 10}}
 	r := &group.Commit{
 		MemberID: req.MemberID, InstanceID: text(req.InstanceID), Generation: req.Generation, Retention: -1,
 	}
 	if req.RetentionTimeMillis >= 0 && req.Version >= 2 && req.Version <= 4 {
 		r.Retention = time.Duration(min(req.RetentionTimeMillis, maxRetentionMillis)) * time.Millisecond
 	}
-	im := h.set.Image()
 	for i := range req.Topics {
-		o.topic(im, &req.Topics[i], r)
+		o.topic(&req.Topics[i])
 	}
-	if len(r.Offsets) == 0 {
+	if r.Offsets = o.set.offsets; len(r.Offsets) == 0 {
 		c.Reply(o.resp)
 		return
 	}
@@ -42,58 +39,28 @@ const maxRetentionMillis = 1 << 40
 // offsetCommit is one request on its way.
 type offsetCommit struct {
 	call *protocol.Call
-	req  *kmsg.OffsetCommitRequest
 	resp *kmsg.OffsetCommitResponse
-	at   []commitPlace // where the offsets that the group decides on stand in resp
+	set  commitSet
 }
 
-type commitPlace struct{ topic, partition int }
-
-// topic answers for partitions that do not exist and adds the others to r.
-func (o *offsetCommit) topic(im *metadata.Image, t *kmsg.OffsetCommitRequestTopic, r *group.Commit) {
+// topic answers for partitions that do not exist and leaves the others to the group.
+func (o *offsetCommit) topic(t *kmsg.OffsetCommitRequestTopic) {
 	out := kmsg.NewOffsetCommitResponseTopic()
-	out.Topic, out.TopicID = t.Topic, t.TopicID
-	name, missing := t.Topic, error(nil)
-	if o.req.Version >= 10 {
-		if name, missing = nameOf(im, t.TopicID); missing == nil {
-			out.Topic = name
-		}
-	}
+	name, missing := o.set.name(t.Topic, t.TopicID)
+	out.Topic, out.TopicID = name, t.TopicID
 	for _, p := range t.Partitions {
 		a := kmsg.NewOffsetCommitResponseTopicPartition()
 		a.Partition = p.Partition
-		id, err := uuid.UUID{}, missing
-		if err == nil {
-			id, err = known(im, name, p.Partition)
-		}
-		if a.ErrorCode = codeOf(err); err == nil {
-			o.at = append(o.at, commitPlace{len(o.resp.Topics), len(out.Partitions)})
-			r.Offsets = append(r.Offsets, group.CommitOffset{
-				Topic: name, TopicID: id, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: text(p.Metadata),
-			})
-		}
+		a.ErrorCode = o.set.add(missing, commitPlace{len(o.resp.Topics), len(out.Partitions)}, group.CommitOffset{
+			Topic: name, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: text(p.Metadata),
+		})
 		out.Partitions = append(out.Partitions, a)
 	}
 	o.resp.Topics = append(o.resp.Topics, out)
 }
 
-// nameOf finds the topic with an id.
-func nameOf(im *metadata.Image, id [16]byte) (string, error) {
-	t, ok := im.TopicByID(id)
-	if !ok {
-		return "", &metadata.UnknownTopicIDError{ID: id}
-	}
-	return t.Name, nil
-}
-
-// done answers. What the group refuses as a whole is the error of each partition that it was asked about.
+// done answers.
 func (o *offsetCommit) done(a group.Answer, err error) {
-	for i, at := range o.at {
-		each := err
-		if err == nil {
-			each = a.(*group.CommitAnswer).Errs[i]
-		}
-		o.resp.Topics[at.topic].Partitions[at.partition].ErrorCode = codeOf(each)
-	}
+	o.set.answer(a, err, func(at commitPlace, code int16) { o.resp.Topics[at.topic].Partitions[at.partition].ErrorCode = code })
 	o.call.Reply(o.resp)
 }

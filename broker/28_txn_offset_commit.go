@@ -7,7 +7,6 @@ import (
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/group"
-	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/protocol"
 	"github.com/karstlog/karst/storage"
 	"github.com/karstlog/karst/txn"
@@ -20,17 +19,16 @@ func (h *txnAPI) txnOffsetCommit(c *protocol.Call, req *kmsg.TxnOffsetCommitRequ
 	if !proper(c, req.TransactionalID, req.Group, req.MemberID, text(req.InstanceID)) {
 		return
 	}
-	o := &txnOffsetCommit{call: c, version: req.Version, resp: kmsg.NewPtrTxnOffsetCommitResponse()}
+	o := &txnOffsetCommit{call: c, resp: kmsg.NewPtrTxnOffsetCommitResponse(), set: commitSet{im: h.set.Image(), byID: req.Version >= 6}}
 	p := txn.Producer{ID: req.ProducerID, Epoch: req.ProducerEpoch}
 	r := &group.TxnCommit{Producer: group.Producer(p), MemberID: req.MemberID, InstanceID: text(req.InstanceID), Generation: req.Generation}
 	if req.Version < 3 {
 		r.Generation = -1
 	}
-	im := h.set.Image()
 	for i := range req.Topics {
-		o.topic(im, &req.Topics[i], r)
+		o.topic(&req.Topics[i])
 	}
-	if len(r.Offsets) == 0 {
+	if r.Offsets = o.set.offsets; len(r.Offsets) == 0 {
 		c.Reply(o.resp)
 		return
 	}
@@ -70,48 +68,29 @@ func (h *txnAPI) admitOffsets(c *protocol.Call, req *kmsg.TxnOffsetCommitRequest
 
 // txnOffsetCommit is one request on its way.
 type txnOffsetCommit struct {
-	call    *protocol.Call
-	version int16
-	resp    *kmsg.TxnOffsetCommitResponse
-	at      []commitPlace // where the offsets that the group decides on stand in resp
+	call *protocol.Call
+	resp *kmsg.TxnOffsetCommitResponse
+	set  commitSet
 }
 
-// topic answers for partitions that do not exist and adds the others to r.
-func (o *txnOffsetCommit) topic(im *metadata.Image, t *kmsg.TxnOffsetCommitRequestTopic, r *group.TxnCommit) {
+// topic answers for partitions that do not exist and leaves the others to the group.
+func (o *txnOffsetCommit) topic(t *kmsg.TxnOffsetCommitRequestTopic) {
 	out := kmsg.NewTxnOffsetCommitResponseTopic()
-	out.Topic, out.TopicID = t.Topic, t.TopicID
-	name, missing := t.Topic, error(nil)
-	if o.version >= 6 {
-		if name, missing = nameOf(im, t.TopicID); missing == nil {
-			out.Topic = name
-		}
-	}
+	name, missing := o.set.name(t.Topic, t.TopicID)
+	out.Topic, out.TopicID = name, t.TopicID
 	for _, p := range t.Partitions {
 		a := kmsg.NewTxnOffsetCommitResponseTopicPartition()
 		a.Partition = p.Partition
-		id, err := uuid.UUID{}, missing
-		if err == nil {
-			id, err = known(im, name, p.Partition)
-		}
-		if a.ErrorCode = codeOf(err); err == nil {
-			o.at = append(o.at, commitPlace{len(o.resp.Topics), len(out.Partitions)})
-			r.Offsets = append(r.Offsets, group.CommitOffset{
-				Topic: name, TopicID: id, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: text(p.Metadata),
-			})
-		}
+		a.ErrorCode = o.set.add(missing, commitPlace{len(o.resp.Topics), len(out.Partitions)}, group.CommitOffset{
+			Topic: name, Partition: p.Partition, Offset: p.Offset, LeaderEpoch: p.LeaderEpoch, Metadata: text(p.Metadata),
+		})
 		out.Partitions = append(out.Partitions, a)
 	}
 	o.resp.Topics = append(o.resp.Topics, out)
 }
 
-// done answers. What is refused as a whole is the error of each partition that was asked about.
+// done answers.
 func (o *txnOffsetCommit) done(a group.Answer, err error) {
-	for i, at := range o.at {
-		each := err
-		if err == nil {
-			each = a.(*group.CommitAnswer).Errs[i]
-		}
-		o.resp.Topics[at.topic].Partitions[at.partition].ErrorCode = codeOf(each)
-	}
+	o.set.answer(a, err, func(at commitPlace, code int16) { o.resp.Topics[at.topic].Partitions[at.partition].ErrorCode = code })
 	o.call.Reply(o.resp)
 }
