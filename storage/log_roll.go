@@ -21,16 +21,16 @@ func (l *Log) rollLocked(base int64, now time.Time) error {
 	if err := l.writeSnapshotLocked(base); err != nil {
 		l.o.Logger.Warn("producer snapshot not written", "offset", base, "err", err)
 	}
+	if old.overhangs() {
+		if err := l.trimForGood(old); err != nil {
+			return err
+		}
+	}
 	s, err := createSegment(l.env(), base)
 	if err != nil {
 		return l.writeFailed(err)
 	}
 	s.created = now.UnixMilli()
-	if old.overhangs() {
-		if err := l.trim(old); err != nil {
-			l.o.Logger.Warn("segment not trimmed", "segment", old.stem, "err", err)
-		}
-	}
 	segs := append(slices.Clip(*l.segments.Load()), s)
 	l.segments.Store(&segs)
 	if err := old.close(); err != nil {
@@ -39,14 +39,33 @@ func (l *Log) rollLocked(base int64, now time.Time) error {
 	return nil
 }
 
-// trim gives back what was preallocated or reserved behind the last batch.
+// trimForGood trims a segment that is about to be closed. If the last sync made what overhangs durable and nothing was
+// written since, no other one will come: the recovery point stands behind the segment, where nobody looks for zeros.
+func (l *Log) trimForGood(s *segment) error {
+	if err := l.trim(s); err != nil {
+		return l.writeFailed(err)
+	}
+	if s.unsynced.Swap(true) {
+		return nil
+	}
+	if err := s.sync(); err != nil {
+		return l.fail(fmt.Errorf("sync after trimming: %w", err))
+	}
+	return nil
+}
+
+// trim gives back what was preallocated or reserved behind the last batch, and cuts the zeros off that stand there.
 func (l *Log) trim(s *segment) error {
 	f, err := s.file.acquire()
 	if err != nil {
 		return err
 	}
 	defer s.file.release()
-	return f.Truncate(s.size.Load())
+	if err := f.Truncate(s.size.Load()); err != nil {
+		return err
+	}
+	s.filled, s.reserved = 0, 0
+	return nil
 }
 
 // close ends the segment's index, which goes from memory to its files. If they cannot be written it stays in memory.
