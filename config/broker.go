@@ -72,6 +72,7 @@ type Storage struct {
 	DiskStall              time.Duration // karst.disk.stall.ms: a write that takes longer is reported; 0: never
 	DiskReserve            Reserve       // karst.disk.reserve
 	Cordoned               []string      // cordoned.log.dirs
+	MoveBytesPerSecond     int64         // replica.alter.log.dirs.io.max.bytes.per.second
 	Cleaner                Cleaner
 	ScrubInterval          time.Duration // karst.scrub.interval.ms
 	ScrubBytesPerSecond    int64         // karst.scrub.bytes.per.second; 0: no scrubbing

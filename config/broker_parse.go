@@ -182,6 +182,7 @@ func (p *brokerParser) storage() Storage {
 		DiskStall:              p.duration("karst.disk.stall.ms"),
 	}
 	s.Cordoned = p.list("cordoned.log.dirs")
+	s.MoveBytesPerSecond = p.int64("replica.alter.log.dirs.io.max.bytes.per.second")
 	s.Cleaner = Cleaner{
 		Enable:         p.bool("log.cleaner.enable"),
 		Threads:        int(p.int32("log.cleaner.threads")),

@@ -42,6 +42,7 @@ func (n *Node) applySettings(im *metadata.Image) {
 	}
 	n.server.SetConnectionLimits(connectionLimits(b.Network))
 	n.dirs.SetCleaner(cleaner(b.Storage.Cleaner))
+	n.dirs.SetMoveRate(b.Storage.MoveBytesPerSecond)
 }
 
 // effectiveSettings are the broker's settings with those that were set for it, and for all brokers, at run time.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -229,6 +230,7 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	d := &Dirs{o: o, incarnation: o.Incarnation, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
 	d.mu.slots = map[TopicPartition]*slot{}
 	d.moves.wake = make(chan struct{}, 1)
+	d.SetMoveRate(math.MaxInt64)
 	d.cleaner.wake, d.cleaner.throttle.mono = make(chan struct{}, 1), o.Mono
 	d.cleaner.options.Store(o.Cleaner.filled())
 	for _, path := range o.Paths {

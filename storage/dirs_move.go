@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/karstlog/karst/internal/uuid"
@@ -32,6 +33,55 @@ type moves struct {
 		cancel  func() // ends the running one
 	}
 	wake chan struct{}
+	rate atomic.Int64 // bytes a second of what is copied; see SetMoveRate
+	free time.Time    // by the monotonic clock: when the next bytes may go
+}
+
+// unlimitedMoves is the least rate that is no limit.
+const unlimitedMoves = 1 << 50
+
+// SetMoveRate bounds the bytes a second that moves between directories copy, also of one that is running. A move to which
+// this leaves less than what is appended meanwhile does not come to its end.
+func (d *Dirs) SetMoveRate(bytesPerSecond int64) { d.moves.rate.Store(bytesPerSecond) }
+
+func (m *moves) limited() bool { return m.rate.Load() < unlimitedMoves }
+
+// Pauses shorter than the first are saved up; after the second the rate is looked at again.
+const (
+	shortestMovePause = 10 * time.Millisecond
+	longestMovePause  = time.Second
+)
+
+// pace counts n bytes as copied and returns when more may be. Only the one goroutine that moves calls it.
+func (m *moves) pace(ctx context.Context, n int64, mono func() time.Time) error {
+	for left := float64(n); left > 0 && m.limited(); {
+		rate := float64(max(m.rate.Load(), 1))
+		now := mono()
+		if m.free.Before(now) {
+			m.free = now
+		}
+		part := min(left, rate*longestMovePause.Seconds())
+		m.free = m.free.Add(time.Duration(part / rate * float64(time.Second)))
+		left -= part
+		if pause := m.free.Sub(now); pause >= shortestMovePause {
+			if err := sleep(ctx, pause); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// sleep waits for d, or for ctx to end.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 type moveJob struct {
@@ -195,7 +245,9 @@ func (d *Dirs) moveOne(ctx context.Context, j moveJob) error {
 	l.cleaning.Lock()
 	defer l.cleaning.Unlock()
 	m := &move{l: l, to: j.to.fs, tmp: tmp, copied: map[*segment]int64{}}
+	m.pace = func(n int64) error { return d.moves.pace(ctx, n, d.o.Mono) }
 	err = d.copyOver(ctx, m)
+	m.pace = nil // what is left is copied while others wait
 	if err == nil {
 		err = d.settleMove(ctx, j, m)
 	}
@@ -205,9 +257,10 @@ func (d *Dirs) moveOne(ctx context.Context, j moveJob) error {
 	return err
 }
 
-// copyOver copies until little is missing. A segment that was deleted while it was copied is no failure.
+// copyOver copies until little is missing, or it has tried often enough; with a bound on its rate for as long as it takes. A
+// segment that was deleted while it was copied is no failure.
 func (d *Dirs) copyOver(ctx context.Context, m *move) error {
-	for range moveRounds {
+	for i := 0; i < moveRounds || d.moves.limited(); i++ {
 		d.moves.report(m.lag(), m.l.Size()-m.behind())
 		err := m.catchUp(ctx)
 		if errors.Is(err, errRetired) && m.l.check() == nil {

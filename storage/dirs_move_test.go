@@ -3,6 +3,7 @@ package storage
 import (
 	"errors"
 	"io"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -78,6 +79,71 @@ func TestMoveBetweenDirectories(t *testing.T) {
 		if l.Dir() != "/b/orders-0" {
 			t.Errorf("after a crash it is in %s", l.Dir())
 		}
+		r.close(d)
+	})
+}
+
+// A move keeps to its rate, also to one that changes while it runs, and can be called off however slow it is.
+func TestMoveKeepsToItsRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1, "/a", "/b")
+		d := r.start()
+		stop := r.run(d)
+		l := r.log(d, orders, 1)
+		large := small()
+		large.SegmentBytes = 1 << 20
+		l.SetConfig(large)
+		for l.Size() < 3<<20 {
+			if _, err := l.Append(spec{size: 100_000}.build(), 0, time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		move := func(to string) {
+			t.Helper()
+			if err := d.Move(orders, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at := func(want string) {
+			t.Helper()
+			if l.Dir() != want {
+				t.Errorf("the log is in %s", l.Dir())
+			}
+		}
+		rate := l.Size() / 30
+		d.SetMoveRate(rate)
+		move("/b")
+		after(19 * time.Second)
+		at("/a/orders-0") // the last MiB goes without a pause
+		after(12 * time.Second)
+		at("/b/orders-0")
+
+		d.SetMoveRate(1)
+		move("/a")
+		after(time.Hour)
+		at("/b/orders-0")
+		d.SetMoveRate(rate)
+		after(32 * time.Second)
+		at("/a/orders-0")
+
+		d.SetMoveRate(0)
+		move("/b")
+		after(time.Hour)
+		if info := d.Describe()[1]; len(info.Logs) != 1 || !info.Logs[0].Future {
+			t.Errorf("%+v", info)
+		}
+		move("/a") // called off
+		after(time.Second)
+		if info := d.Describe()[1]; len(info.Logs) != 0 {
+			t.Errorf("%+v", info)
+		}
+		at("/a/orders-0")
+		move("/b")
+		d.SetMoveRate(math.MaxInt64)
+		after(2 * time.Second)
+		at("/b/orders-0")
+		r.ends(l, 0, l.End())
+		stop()
 		r.close(d)
 	})
 }

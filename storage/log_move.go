@@ -21,6 +21,7 @@ type move struct {
 	tmp    string // where the copy grows
 	id     uuid.UUID
 	copied map[*segment]int64
+	pace   func(n int64) error // called with the bytes that were copied; nil: nobody waits for that
 }
 
 // catchUp copies what the log has now and the copy has not, and makes it durable.
@@ -65,7 +66,7 @@ func (m *move) copySegment(ctx context.Context, s *segment) error {
 	if err != nil {
 		return err
 	}
-	err = copyRange(ctx, from, to, have, size)
+	err = m.copyRange(ctx, from, to, have, size)
 	if err == nil {
 		err = to.Truncate(size)
 	}
@@ -98,7 +99,7 @@ func (m *move) path(s *segment, suffix string) string {
 	return filepath.Join(m.tmp, segmentName(s.base)+suffix)
 }
 
-func copyRange(ctx context.Context, from, to vfs.File, pos, end int64) error {
+func (m *move) copyRange(ctx context.Context, from, to vfs.File, pos, end int64) error {
 	buf := make([]byte, recoverChunk)
 	for pos < end {
 		if err := ctx.Err(); err != nil {
@@ -112,6 +113,12 @@ func copyRange(ctx context.Context, from, to vfs.File, pos, end int64) error {
 			return err
 		}
 		pos += int64(len(p))
+		if m.pace == nil {
+			continue
+		}
+		if err := m.pace(int64(len(p))); err != nil {
+			return err
+		}
 	}
 	return nil
 }
