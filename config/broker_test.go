@@ -30,8 +30,8 @@ func TestParseBrokerDefaults(t *testing.T) {
 			RecoveryPointInterval: time.Minute, HighWatermarkInterval: 5 * time.Second, RecoveryThreads: 2,
 			ProducerExpiry: 24 * time.Hour, DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5},
 			MoveBytesPerSecond: math.MaxInt64,
-			Cleaner:       Cleaner{Enable: true, Threads: 1, DedupeBytes: 128 << 20, LoadFactor: 0.9, BytesPerSecond: math.MaxFloat64, Backoff: 15 * time.Second},
-			ScrubInterval: 7 * 24 * time.Hour, ScrubBytesPerSecond: 10 << 20,
+			Cleaner:            Cleaner{Enable: true, Threads: 1, DedupeBytes: 128 << 20, LoadFactor: 0.9, BytesPerSecond: math.MaxFloat64, Backoff: 15 * time.Second},
+			ScrubInterval:      7 * 24 * time.Hour, ScrubBytesPerSecond: 10 << 20,
 		},
 		Follow: Follow{
 			MaxLag: 30 * time.Second, MaxWait: 500 * time.Millisecond, MinBytes: 1, MaxBytes: 1 << 20,
