@@ -58,6 +58,11 @@ func (n *Node) together() (bool, error) {
 
 // openCluster gives this node its id: its own to choose when it is alone, else its cluster's.
 func (n *Node) openCluster(ctx context.Context, parts *stages) error {
+	lock, err := n.lockData(ctx)
+	if err != nil {
+		return err
+	}
+	parts.onStop("data directory", lock.Close)
 	some, err := n.together()
 	switch {
 	case err != nil:
@@ -72,12 +77,6 @@ func (n *Node) openCluster(ctx context.Context, parts *stages) error {
 // node has an id.
 func (n *Node) openMember(ctx context.Context, parts *stages) error {
 	n.enter("looking for the cluster")
-	// Until the metadata log is open, which is locked, two processes could find a cluster for the same data.
-	lock, err := n.lockData()
-	if err != nil {
-		return err
-	}
-	parts.onStop("data directory", lock.Close)
 	if err := n.openConsole(ctx, parts); err != nil { // /readyz tells what it waits for
 		return err
 	}
@@ -313,18 +312,39 @@ func certPool(name string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// lockData keeps another process away from the data directory.
-func (n *Node) lockData() (io.Closer, error) {
-	if err := n.o.FS.MkdirAll(n.o.Config.Data, 0o755); err != nil {
+// lockPatience is how long a start waits for the process that has the data directory. One that was killed keeps it until
+// the kernel has let go of it, and a sync of gigabytes that is under way takes its time.
+const lockPatience = 10 * time.Second
+
+// lockData keeps another process away from the data directory: before the metadata log is open, which is locked, two
+// could find a cluster for the same data.
+func (n *Node) lockData(ctx context.Context) (io.Closer, error) {
+	data := n.o.Config.Data
+	if err := n.o.FS.MkdirAll(data, 0o755); err != nil {
 		return nil, err
 	}
-	return lockDirectory(n.o.FS, n.o.Config.Data)
+	lock, err := lockDirectory(n.o.FS, data)
+	if !errors.Is(err, vfs.ErrLocked) {
+		return lock, err
+	}
+	n.log.Warn("another process has the data directory: waiting for it to end", "dir", data, "most", lockPatience)
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(lockPatience); time.Now().Before(end) && errors.Is(err, vfs.ErrLocked); {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-again.C:
+			lock, err = lockDirectory(n.o.FS, data)
+		}
+	}
+	return lock, err
 }
 
 func lockDirectory(files vfs.FS, data string) (io.Closer, error) {
 	lock, err := files.Lock(filepath.Join(data, "cluster.lock"))
 	if errors.Is(err, vfs.ErrLocked) {
-		return nil, fmt.Errorf("%s is used by another process: stop it, or give another --data", data)
+		return nil, fmt.Errorf("%s is used by another process: stop it, or give another --data (%w)", data, err)
 	}
 	return lock, err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/karstlog/karst/internal/vfs"
 	"github.com/karstlog/karst/test/internal/proc"
 )
 
@@ -124,6 +125,25 @@ func TestSecondProcessOnTheSameDataIsRefused(t *testing.T) {
 	b.Kill()
 	b.Start() // the lock has gone with the process
 	demandNumbers(t, read(t, b.Addr, "first"), 5)
+}
+
+// A killed process has its data directory until the kernel is done with it. Who starts the next one at once is not sent
+// away.
+func TestStartWaitsForADyingProcess(t *testing.T) {
+	b := proc.New(t, proc.Options{})
+	if err := os.MkdirAll(b.Data, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	dying, err := vfs.OS().Lock(filepath.Join(b.Data, "cluster.lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Launch()
+	b.Await("say that it waits", func() bool { return strings.Contains(b.Log(), "waiting for it to end") })
+	if err := dying.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.Await("be ready", b.Served)
 }
 
 func produceTopic(t *testing.T, addr, topic string, n uint64) {
