@@ -26,6 +26,7 @@ type setting struct {
 // TestSettingsOfTheBrokerTakeEffect shows of each setting that it does something: what is seen is not seen without it.
 func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 	topic := karsttest.Topic("t", 1)
+	recompressed := karsttest.Topic("t", 1, "compression.type", "zstd")
 	for _, s := range []setting{
 		{name: "max.connections", value: "3", dynamic: true, see: refusesConnections},
 		{name: "max.connections.per.ip", value: "3", dynamic: true, see: refusesConnections},
@@ -42,6 +43,20 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "log.retention.hours", value: "3", more: []karsttest.Option{topic}, see: topicHas("retention.ms", "10800000")},
 		{name: "log.roll.hours", value: "2", more: []karsttest.Option{topic}, see: topicHas("segment.ms", "7200000")},
 		{name: "log.cleanup.policy", value: "compact", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("cleanup.policy", "compact")},
+		{name: "log.cleaner.min.compaction.lag.ms", value: "4000", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("min.compaction.lag.ms", "4000")},
+		{name: "log.cleaner.max.compaction.lag.ms", value: "4000", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("max.compaction.lag.ms", "4000")},
+		{name: "log.flush.interval.messages", value: "4", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("flush.messages", "4")},
+		{name: "log.flush.interval.ms", value: "400", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("flush.ms", "400")},
+		{name: "log.flush.scheduler.interval.ms", value: "400", more: []karsttest.Option{topic}, see: topicHas("flush.ms", "400")},
+		{name: "log.index.interval.bytes", value: "400", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("index.interval.bytes", "400")},
+		{name: "log.index.size.max.bytes", value: "400", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("segment.index.bytes", "400")},
+		{name: "log.preallocate", value: "true", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("preallocate", "true")},
+		{name: "log.roll.jitter.ms", value: "400", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("segment.jitter.ms", "400")},
+		{name: "log.roll.jitter.hours", value: "2", more: []karsttest.Option{topic}, see: topicHas("segment.jitter.ms", "7200000")},
+		{name: "compression.gzip.level", value: "9", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("compression.gzip.level", "9")},
+		{name: "compression.lz4.level", value: "12", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("compression.lz4.level", "12")},
+		{name: "compression.zstd.level", value: "19", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("compression.zstd.level", "19")},
+		{name: "max.decompressed.message.bytes", value: "20000", dynamic: true, more: []karsttest.Option{recompressed}, see: refusesWhatUnpacksTo(100_000)},
 		{name: "num.partitions", value: "5", see: makesTopics(5)},
 		{name: "auto.create.topics.enable", value: "false", see: makesNoTopics},
 		{name: "delete.topic.enable", value: "false", more: []karsttest.Option{topic}, see: keepsTopics},
@@ -141,6 +156,57 @@ func refusesRecord(r *kgo.Record, code string) func(*testing.T, *karsttest.Broke
 			err := c.ProduceSync(soon(t), &again).FirstErr()
 			return err != nil && strings.Contains(err.Error(), code)
 		})
+	}
+}
+
+// refusesWhatUnpacksTo: a packed record that is larger than the limit when it is unpacked; a small one is taken.
+func refusesWhatUnpacksTo(bytes int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+		c := client(t, b, kgo.DefaultProduceTopic("t"), kgo.RecordRetries(1), kgo.ProducerBatchCompression(kgo.GzipCompression()))
+		defer c.Close()
+		until(t, "a refusal of what unpacks to much", func() bool {
+			return c.ProduceSync(soon(t), kgo.StringRecord(strings.Repeat("x", bytes))).FirstErr() != nil
+		})
+		if err := c.ProduceSync(soon(t), kgo.StringRecord(strings.Repeat("x", 500))).FirstErr(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestCompressionLevelsTakeEffect: what the broker packs at a high level is smaller than at a low one.
+func TestCompressionLevelsTakeEffect(t *testing.T) {
+	levels := map[string][2]string{"gzip": {"1", "9"}, "lz4": {"9", "17"}, "zstd": {"1", "22"}} // 9 is lz4's fast way
+	var topics []karsttest.Option
+	for codec, level := range levels {
+		for i, l := range level {
+			topics = append(topics, karsttest.Topic(fmt.Sprint(codec, i), 1, "compression.type", codec, "compression."+codec+".level", l))
+		}
+	}
+	c := client(t, karsttest.Start(t, topics...), kgo.ProducerBatchCompression(kgo.NoCompression()))
+	defer c.Close()
+	var text strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&text, "%d:%d;", i%977, (i*i)%1013)
+	}
+	for codec := range levels {
+		for i := range 2 {
+			if err := c.ProduceSync(soon(t), &kgo.Record{Topic: fmt.Sprint(codec, i), Value: []byte(text.String())}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	dirs, err := kadm.NewClient(c).DescribeAllLogDirs(soon(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sizes := map[string]int64{}
+	dirs.Each(func(d kadm.DescribedLogDir) {
+		d.Topics.Each(func(p kadm.DescribedLogDirPartition) { sizes[p.Topic] = p.Size })
+	})
+	for codec, level := range levels {
+		if low, high := sizes[codec+"0"], sizes[codec+"1"]; high <= 0 || high >= low {
+			t.Errorf("%s takes %d bytes at level %s and %d at level %s", codec, low, level[0], high, level[1])
+		}
 	}
 }
 

@@ -45,8 +45,13 @@ func (s *Set) settings(im *metadata.Image, topic string) *Settings {
 			c, _ = config.ParseTopic(config.Layers{})
 		}
 	}
+	return newSettings(&c, s.producerExpiry)
+}
+
+// newSettings tells the parts of a partition what is in force.
+func newSettings(c *config.TopicConfig, producerExpiry time.Duration) *Settings {
 	return &Settings{
-		Topic: c, Log: logConfig(&c, s.producerExpiry), Rules: rules(&c),
+		Topic: *c, Log: logConfig(c, producerExpiry), Rules: rules(c),
 		leaderThrottled:   parseThrottled(c.Replication.LeaderThrottled),
 		followerThrottled: parseThrottled(c.Replication.FollowerThrottled),
 	}
