@@ -141,9 +141,12 @@ func TestHonouredBrokerSettingsAreParsed(t *testing.T) {
 
 // readElsewhere are honoured settings that no typed setting holds, and who reads them.
 var readElsewhere = map[string]string{
-	"leader.replication.throttled.rate":   "cluster/replica, from the image",
-	"follower.replication.throttled.rate": "cluster/replica, from the image",
-	"listener.security.protocol.map":      "the parser of listeners; see TestParseBrokerListeners",
+	"leader.replication.throttled.rate":       "cluster/replica, from the image",
+	"follower.replication.throttled.rate":     "cluster/replica, from the image",
+	"auto.leader.rebalance.enable":            "cluster, from the layers",
+	"leader.imbalance.check.interval.seconds": "cluster, from the layers",
+	"controlled.shutdown.enable":              "cluster, from the layers",
+	"listener.security.protocol.map":          "the parser of listeners; see TestParseBrokerListeners",
 }
 
 // unread are fields that nothing reads, and why that is right.
