@@ -24,7 +24,7 @@ func (h *txnAPI) addOffsets(c *protocol.Call, req *kmsg.AddOffsetsToTxnRequest) 
 	if req.TransactionalID == "" {
 		return errInvalidRequest
 	}
-	at, err := h.groups.TxnPartition(req.Group)
+	at, err := h.groupPartition(req.Group)
 	if err != nil {
 		return err
 	}

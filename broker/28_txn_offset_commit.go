@@ -45,7 +45,7 @@ func (h *txnAPI) admitOffsets(c *protocol.Call, req *kmsg.TxnOffsetCommitRequest
 	if req.TransactionalID == "" || p.ID < 0 || p.Epoch < 0 {
 		return storage.TxnGuard{}, errInvalidRequest
 	}
-	at, err := h.groups.TxnPartition(req.Group)
+	at, err := h.groupPartition(req.Group)
 	if err != nil {
 		return storage.TxnGuard{}, err
 	}

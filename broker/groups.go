@@ -80,20 +80,22 @@ func proper(c *protocol.Call, names ...string) bool {
 	return true
 }
 
-// ensureTopic has the topic of the groups created if it is not there yet; that takes a moment, in which clients are told
-// to come again.
-func (h *groupAPI) ensureTopic() {
-	im := h.admin.Image()
+func (h *groupAPI) ensureTopic() { ensureGroupTopic(h.admin, h.conf) }
+
+// ensureGroupTopic has the topic of the groups created if it is not there yet; that takes a moment, in which clients are
+// told to come again.
+func ensureGroupTopic(admin Admin, conf config.Groups) {
+	im := admin.Image()
 	if _, ok := im.Topic(coordinator.Topic); ok {
 		return
 	}
 	value := func(v string) *string { return &v }
-	h.admin.CreateLater(controller.NewTopic{
-		Name: coordinator.Topic, Partitions: h.conf.Partitions, ReplicationFactor: h.conf.Replicas(len(im.Brokers())),
+	admin.CreateLater(controller.NewTopic{
+		Name: coordinator.Topic, Partitions: conf.Partitions, ReplicationFactor: conf.Replicas(len(im.Brokers())),
 		Configs: []controller.ConfigValue{
 			{Name: "cleanup.policy", Value: value("compact")},
 			{Name: "compression.type", Value: value("producer")},
-			{Name: "segment.bytes", Value: value(fmt.Sprint(h.conf.SegmentBytes))},
+			{Name: "segment.bytes", Value: value(fmt.Sprint(conf.SegmentBytes))},
 		},
 	})
 }

@@ -24,10 +24,24 @@ type txnAPI struct {
 	set    *replica.Set
 	groups *coordinator.Coordinator // nil: there are no groups
 	conf   config.Transactions
+	ensure func() // has the topic of the groups created
 }
 
 func newTxnAPI(o Options) *txnAPI {
-	return &txnAPI{txns: o.Txns, ids: o.IDs, set: o.Set, groups: o.Groups, conf: o.Transactions}
+	h := &txnAPI{txns: o.Txns, ids: o.IDs, set: o.Set, groups: o.Groups, conf: o.Transactions, ensure: func() {}}
+	if o.Admin != nil {
+		h.ensure = func() { ensureGroupTopic(o.Admin, o.GroupConfig) }
+	}
+	return h
+}
+
+// groupPartition is the partition that the offsets of a group go to. A producer may be the first who asks about a group.
+func (h *txnAPI) groupPartition(group string) (metadata.TxnPartition, error) {
+	at, err := h.groups.TxnPartition(group)
+	if errors.Is(err, coordinator.ErrNotAvailable) {
+		h.ensure()
+	}
+	return at, err
 }
 
 func (h *txnAPI) apis() []protocol.API {

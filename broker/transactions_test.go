@@ -276,6 +276,15 @@ func TestTransactionsSurviveARestartAtEachStep(t *testing.T) {
 	}
 }
 
+// TestOffsetsOfAGroupThatNobodyAskedFor: the topic of the groups is made for a producer, too.
+func TestOffsetsOfAGroupThatNobodyAskedFor(t *testing.T) {
+	b := karsttest.Start(t, karsttest.Topic("t", 1), karsttest.Setting("offsets.topic.num.partitions", "1"))
+	p := newTxnProducer(dial(t, b), "x")
+	req := kmsg.NewPtrAddOffsetsToTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch, req.Group = p.id, p.pid, p.epoch, "g"
+	until(t, "the offsets to be in the transaction", func() bool { return ask[*kmsg.AddOffsetsToTxnResponse](p.wire, 3, req).ErrorCode == 0 })
+}
+
 // TestOverdueTransactionIsAborted: its producer finds out, and may go on with a new epoch.
 func TestOverdueTransactionIsAborted(t *testing.T) {
 	b := karsttest.Start(t, karsttest.Topic("t", 1),

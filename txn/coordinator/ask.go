@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/hold"
 	"github.com/karstlog/karst/txn"
 )
 
@@ -156,6 +157,10 @@ func (c *Coordinator) confirm(ctx context.Context) error {
 
 // propose puts a command into the log. Not applied and no error: somebody else was faster.
 func (c *Coordinator) propose(ctx context.Context, cmd metadata.Command) (applied bool, err error) {
+	prepare, decides := cmd.(metadata.PrepareTxn)
+	if decides {
+		hold.At(hold.BeforePrepare, prepare.ID)
+	}
 	err = c.o.Quorum.ProposeEach(ctx, []metadata.Command{cmd})[0]
 	var refused *metadata.PreconditionError
 	switch {
@@ -167,8 +172,9 @@ func (c *Coordinator) propose(ctx context.Context, cmd metadata.Command) (applie
 	case err != nil:
 		return false, fmt.Errorf("%w: %w", ErrNotAvailable, err)
 	}
-	if p, ok := cmd.(metadata.PrepareTxn); ok {
-		c.enqueue(p.ID)
+	if decides {
+		c.enqueue(prepare.ID)
+		hold.At(hold.AfterPrepare, prepare.ID)
 	}
 	return true, nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/hold"
 	"github.com/karstlog/karst/storage"
 	"github.com/karstlog/karst/txn"
 )
@@ -67,7 +68,7 @@ func (c *Coordinator) complete(ctx context.Context, id string) {
 		}
 		im := c.o.Quorum.Image()
 		t, ok := im.Txn(id)
-		if !ok || !t.State.Prepared() {
+		if !ok || !t.State.Prepared() || hold.Here(hold.BeforeMarkers, id) {
 			return
 		}
 		var deposed bool
@@ -86,6 +87,9 @@ func (c *Coordinator) complete(ctx context.Context, id string) {
 }
 
 func (c *Coordinator) finish(ctx context.Context, t *metadata.Txn) {
+	if hold.Here(hold.BeforeComplete, t.ID) {
+		return
+	}
 	_, err := c.propose(ctx, metadata.CompleteTxn{ID: t.ID, Revision: t.Revision, NowMillis: c.wallMillis()})
 	if err != nil { // the next look finds it again
 		c.o.Logger.Debug("transaction is marked but not completed", "txn", t.ID, "err", err)
@@ -115,7 +119,7 @@ func (c *Coordinator) mark(ctx context.Context, im *metadata.Image, t *metadata.
 			continue
 		}
 		leader := topic.Partitions[p.Partition].Leader
-		if leader == metadata.NoBroker {
+		if leader == metadata.NoBroker || hold.Marker(t.ID, topic.Name, p.Partition) {
 			continue
 		}
 		if _, ok := byBroker[leader]; !ok {
