@@ -69,6 +69,22 @@ func Binary(t testing.TB) string {
 	return binary.path
 }
 
+// Tagged builds kctl with a build tag, for a test whose brokers do what ordinary ones cannot. KCTL_TAG, the tag in capitals,
+// names one that is there already.
+func Tagged(t testing.TB, tag string) string {
+	t.Helper()
+	if path := os.Getenv("KCTL_" + strings.ToUpper(tag)); path != "" {
+		return path
+	}
+	path := filepath.Join(t.TempDir(), "kctl")
+	cmd := exec.Command("go", "build", "-tags", tag, "-o", path, "github.com/karstlog/karst/cmd/kctl")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build kctl: %v\n%s", err, out)
+	}
+	return path
+}
+
 // Options change how a broker is run. The zero value is kctl serve with a data directory and addresses of its own.
 type Options struct {
 	Data     string   // default: a directory of the test
@@ -76,6 +92,8 @@ type Options struct {
 	Flags    []string // further flags of serve
 	Files    int      // limit on open files, soft and hard; 0: the test's own
 	Together bool     // it has addresses for other brokers, too
+	Binary   string   // of Tagged; default: what all tests share
+	Env      []string // name=value, besides the test's own
 	// Namespace is the network namespace to run in, made by the test, and Host an address in it on which all ports are free.
 	Namespace, Host string
 }
@@ -165,13 +183,25 @@ func (b *Broker) Command() *exec.Cmd {
 		args = append(args, "--set", s)
 	}
 	args = append(args, b.o.Flags...)
+	cmd := b.command(args)
+	if len(b.o.Env) > 0 {
+		cmd.Env = append(os.Environ(), b.o.Env...)
+	}
+	return cmd
+}
+
+func (b *Broker) command(args []string) *exec.Cmd {
+	path := b.o.Binary
+	if path == "" {
+		path = Binary(b.t)
+	}
 	if ns := b.o.Namespace; ns != "" { // ip becomes kctl: signals reach it
-		return exec.Command("ip", append([]string{"netns", "exec", ns, Binary(b.t)}, args...)...)
+		return exec.Command("ip", append([]string{"netns", "exec", ns, path}, args...)...)
 	}
 	if b.o.Files == 0 {
-		return exec.Command(Binary(b.t), args...)
+		return exec.Command(path, args...)
 	}
-	limited := []string{"-c", "ulimit -n " + strconv.Itoa(b.o.Files) + ` && exec "$0" "$@"`, Binary(b.t)}
+	limited := []string{"-c", "ulimit -n " + strconv.Itoa(b.o.Files) + ` && exec "$0" "$@"`, path}
 	return exec.Command("/bin/sh", append(limited, args...)...)
 }
 
