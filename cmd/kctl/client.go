@@ -41,6 +41,7 @@ type link struct {
 	timeout time.Duration
 	props   *properties
 	opts    []kgo.Opt // of the client, for more clients like it
+	dialer  *dialer
 }
 
 // connect opens a client with the command's connection flags and makes sure that a broker answers.
@@ -51,6 +52,8 @@ func (s *session) connect(c *cli.Context, extra ...kgo.Opt) (*link, error) {
 	}
 	if len(l.seeds) > 1 {
 		opts = append(opts, kgo.SeedBrokers(l.awake(c.Context)...))
+	} else {
+		l.dialer.trust(l.seeds...)
 	}
 	if l.cl, err = kgo.NewClient(slices.Concat(opts, extra)...); err != nil {
 		return nil, usage("%s", err)
@@ -69,31 +72,26 @@ func (s *session) connect(c *cli.Context, extra ...kgo.Opt) (*link, error) {
 // awake are the brokers among several that answer, so that one that is stopped, whose port still takes connections, holds
 // up nothing. All of them, when none does: the error that follows says more.
 func (l *link) awake(ctx context.Context) []string {
-	cl, err := kgo.NewClient(l.opts...)
-	if err != nil {
-		return l.seeds
-	}
-	defer cl.Close()
-	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, 3*time.Second))
+	ctx, cancel := context.WithTimeout(ctx, min(l.timeout, probePatience))
 	defer cancel()
-	brokers := cl.SeedBrokers()
-	answers := make(chan int, len(brokers))
-	for i, b := range brokers {
+	answers := make(chan int, len(l.seeds))
+	for i, seed := range l.seeds {
 		go func() {
-			if _, err := b.Request(ctx, kmsg.NewPtrApiVersionsRequest()); err != nil {
+			if err := l.dialer.probe(ctx, "tcp", seed); err != nil {
 				i = -1
 			}
 			answers <- i
 		}()
 	}
 	var awake []string
-	for range brokers {
+	for range l.seeds {
 		if i := <-answers; i >= 0 {
 			awake = append(awake, l.seeds[i])
 			time.AfterFunc(20*time.Millisecond, cancel) // the others may be as quick
 		}
 	}
 	if len(awake) == 0 {
+		l.dialer.trust(l.seeds...) // it may take them longer
 		return l.seeds
 	}
 	return awake
@@ -121,13 +119,15 @@ func (s *session) prepare(c *cli.Context) (*link, []kgo.Opt, error) {
 		kgo.ClientID("kctl"),
 		kgo.RequestRetries(5),
 		kgo.RetryTimeout(l.timeout),
-		kgo.DialTimeout(min(l.timeout, 5*time.Second)),
 		kgo.RequestTimeoutOverhead(min(l.timeout, 10*time.Second)),
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}
-	more, err := l.props.options()
-	l.opts = append(opts, more...)
-	return l, l.opts, err
+	more, d, err := l.props.options(min(l.timeout, 5*time.Second))
+	if err != nil {
+		return nil, nil, err
+	}
+	l.opts, l.dialer = append(opts, more...), d
+	return l, l.opts, nil
 }
 
 // softwareVersion is the version in the form that ApiVersions allows (KIP-511).

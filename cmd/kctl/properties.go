@@ -52,9 +52,7 @@ var clientProperties = map[string]option{
 		return kgo.FetchMaxPartitionBytes(n)
 	}),
 	"fetch.max.wait.ms": millis(func(d time.Duration) kgo.Opt { return kgo.FetchMaxWait(d) }),
-	"socket.connection.setup.timeout.ms": millis(func(d time.Duration) kgo.Opt {
-		return kgo.DialTimeout(d)
-	}),
+	setupTimeout:        nil,
 }
 
 // foreignProperty says that a property belongs to clients of other kinds (serializers, JVM, metrics) and means nothing
@@ -95,42 +93,55 @@ func bytesOption(f func(int32) kgo.Opt) option {
 	}
 }
 
-// options are the client options that the properties ask for.
-func (p *properties) options() ([]kgo.Opt, error) {
+// options are the client options that the properties ask for, and what the client connects with: no longer than timeout
+// for one connection, unless a property says so.
+func (p *properties) options(timeout time.Duration) ([]kgo.Opt, *dialer, error) {
 	var opts []kgo.Opt
 	for _, name := range propertyNames() {
 		v, set := p.values[name]
 		if f := clientProperties[name]; set && f != nil {
 			more, err := f(v)
 			if err != nil {
-				return nil, usage("%s: %s", name, err)
+				return nil, nil, usage("%s: %s", name, err)
 			}
 			opts = append(opts, more...)
 		}
 	}
-	security, err := p.security()
-	return append(opts, security...), err
+	if v := p.values[setupTimeout]; v != "" {
+		var err error
+		if timeout, err = parseDuration(v); err != nil {
+			return nil, nil, usage("%s: %s", setupTimeout, err)
+		}
+	}
+	secure, sasl, err := p.security()
+	if err != nil {
+		return nil, nil, err
+	}
+	d := newDialer(timeout, secure)
+	return append(append(opts, sasl...), kgo.Dialer(d.dial)), d, nil
 }
 
-func (p *properties) security() ([]kgo.Opt, error) {
+const setupTimeout = "socket.connection.setup.timeout.ms"
+
+// security is TLS, or nil, and how the client says who it is.
+func (p *properties) security() (*tls.Config, []kgo.Opt, error) {
 	protocol := strings.ToUpper(first(p.values["security.protocol"], "PLAINTEXT"))
-	var opts []kgo.Opt
+	var secure *tls.Config
+	var err error
 	switch protocol {
 	case "PLAINTEXT", "SASL_PLAINTEXT":
 	case "SSL", "SASL_SSL":
-		c, err := p.tlsConfig()
-		if err != nil {
-			return nil, err
+		if secure, err = p.tlsConfig(); err != nil {
+			return nil, nil, err
 		}
-		opts = append(opts, kgo.DialTLSConfig(c))
 	default:
-		return nil, usage("security.protocol=%s: want PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", protocol)
+		return nil, nil, usage("security.protocol=%s: want PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL", protocol)
 	}
 	if !strings.HasPrefix(protocol, "SASL_") {
-		return opts, nil
+		return secure, nil, nil
 	}
 	mechanism, err := p.sasl()
-	return append(opts, mechanism), err
+	return secure, []kgo.Opt{mechanism}, err
 }
 
 var jaasPair = regexp.MustCompile(`(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"`)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -34,7 +35,7 @@ func TestSecurityPropertiesBecomeOptions(t *testing.T) {
 		{name: "bad size", values: map[string]string{"fetch.max.bytes": "many"}, fails: true},
 	} {
 		p := &properties{values: tt.values, getenv: func(string) string { return "secret" }}
-		if _, err := p.options(); (err != nil) != tt.fails {
+		if _, _, err := p.options(time.Second); (err != nil) != tt.fails {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
