@@ -43,7 +43,7 @@ func TestListAppendUnderKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Final, h.End = l.committed(), l.now()
+	h.Final, h.End = l.committed(topic), l.now()
 	judgeTransactions(t, h, kills)
 }
 

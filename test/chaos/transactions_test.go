@@ -65,7 +65,7 @@ func TestTransfersUnderKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.Final = l.committed()
+	h.Final = l.committed(topic)
 	found := append(check.Bank(h, check.BankOptions{Amount: amount, Whole: 10 * time.Second}), check.Transactions(h)...)
 	for _, a := range check.Illegal(found) {
 		t.Error(a)
@@ -166,10 +166,10 @@ func (w *transfers) send(ctx context.Context, cl *kgo.Client, txn int64, values 
 	return errors.Join(failed, err)
 }
 
-// committed reads all partitions at read_committed, once no transaction holds them back.
-func (l *load) committed() map[check.Partition][]check.Entry {
+// committed reads all partitions of a topic at read_committed, once no transaction holds them back.
+func (l *load) committed(topic string) map[check.Partition][]check.Entry {
 	l.t.Helper()
-	ends := l.stableEnds()
+	ends := l.stableEnds(topic)
 	out := map[check.Partition][]check.Entry{}
 	cl := l.client(kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
@@ -202,8 +202,8 @@ func (l *load) committed() map[check.Partition][]check.Entry {
 	return out
 }
 
-// stableEnds waits until every partition is stable up to its end, and returns the ends.
-func (l *load) stableEnds() map[int32]int64 {
+// stableEnds waits until every partition of a topic is stable up to its end, and returns the ends.
+func (l *load) stableEnds(topic string) map[int32]int64 {
 	l.t.Helper()
 	cl := l.client()
 	defer cl.Close()
