@@ -34,6 +34,7 @@ type Options struct {
 	Config *config.Broker
 	Static map[string]string // the settings behind Config, for DescribeConfigs
 	Logger *slog.Logger      // nil discards
+	Level  *slog.LevelVar    // what Logger logs, which clients may change; nil: they may not
 	// Memory keeps everything in memory: for tests. Nothing is left when the node stops.
 	Memory bool
 	// FS replaces the file system; nil: the real one, or with Memory one in memory.
@@ -168,6 +169,7 @@ func (n *Node) Run(ctx context.Context) (err error) {
 	if n.incarnation, err = uuid.New(rand.Reader); err != nil {
 		return err
 	}
+	storage.MakeRoom(n.o.FS, n.o.Config.LogDirs, n.log)
 	// The console comes before the partitions, so that /readyz tells why a long recovery keeps clients out, and after the
 	// data, so that a second process is told whose data it is and not which port is taken.
 	for _, step := range []func(context.Context, *stages) error{
@@ -287,7 +289,7 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 	n.txns = n.newTxns()
 	handlers := broker.New(broker.Options{
 		Txns: n.txns, Transactions: c.Transactions,
-		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
+		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Level: n.o.Level, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
 	kctl := newErrands()

@@ -3,9 +3,12 @@ package storage
 import (
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/karstlog/karst/internal/vfs"
 )
 
 // ballastFile takes room on the disk only to give it up: when others have filled the disk, the checkpoints and the
@@ -36,6 +39,23 @@ func (d *Dirs) dropBallast(dir *directory) bool {
 	err := dir.fs.Remove(filepath.Join(dir.path, ballastFile))
 	d.o.Logger.Warn("disk is all but full: the room that was kept for checkpoints is given up", "dir", dir.path, "err", err)
 	return err == nil
+}
+
+// MakeRoom gives up what is kept in log directories whose disk is all but full. It is for the start, before anything is
+// written: a broker could not come up again on the disk that it filled.
+func MakeRoom(fsys vfs.FS, paths []string, logger *slog.Logger) {
+	for _, path := range paths {
+		name := filepath.Join(path, ballastFile)
+		i, err := fsys.Stat(name)
+		if err != nil {
+			continue // none was kept, or the directory is not there: whoever opens it tells
+		}
+		if _, free, err := fsys.Space(path); err != nil || free >= i.Size()/2 {
+			continue
+		}
+		err = fsys.Remove(name)
+		logger.Warn("disk is all but full: the room that was kept is given up for the start", "dir", path, "err", err)
+	}
 }
 
 func makeBallast(dir *directory, size int64) error {

@@ -102,6 +102,59 @@ func TestBallastMakesRoomForCheckpoints(t *testing.T) {
 	})
 }
 
+// A broker that a full disk has stopped, however, comes up on it: what is there is read, and once there is room all goes on.
+func TestStartOnAFullDisk(t *testing.T) {
+	for _, kill := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.o.Ballast, r.o.Reserve = 1<<20, DiskReserve{MaxBytes: 8 << 20}
+			r.disk.SetCapacity(100 << 20)
+			d := r.start()
+			stop := r.run(d)
+			l := r.log(d, orders, 1)
+			r.fill(l, 50)
+			after(2 * time.Minute)
+			r.fill(l, 10)
+			stop()
+			if kill {
+				r.kill()
+			} else {
+				r.close(d)
+			}
+			other, err := r.disk.OpenFile("/other", os.O_RDWR|os.O_CREATE, 0o644)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, free, _ := r.disk.Space("/d")
+			if err := other.Truncate(free); err != nil {
+				t.Fatal(err)
+			}
+			d = r.start()
+			stop = r.run(d)
+			l = r.log(d, orders, 1)
+			r.ends(l, 0, 60)
+			var full *FullError
+			if _, err := l.Append(spec{}.build(), 0, time.Now()); !errors.As(err, &full) {
+				t.Errorf("append to a full disk: %v", err)
+			}
+			after(10 * time.Minute)
+			if len(d.Offline()) > 0 {
+				t.Error("the directory is offline")
+			}
+			if err := other.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+			after(time.Minute)
+			r.fill(l, 3)
+			stop()
+			r.close(d)
+			if !r.exists("/d/" + ballastFile) {
+				t.Error("no ballast when there is room again")
+			}
+		})
+	}
+}
+
 func TestCordonedDirectoriesGetNoNewLogs(t *testing.T) {
 	r := newRig(t, 1, "/a", "/b")
 	r.o.Cordoned = []string{"/a/"}
