@@ -85,7 +85,12 @@ func (h *followerAPI) session(c *protocol.Call, r *protocol.FetchRequest) (*foll
 	switch {
 	case r.SessionEpoch == 0:
 		return h.begin(c, who), nil
-	case s == nil || s.feed.Follower() != who || s.feed.Ended():
+	case s == nil || s.feed.Follower() != who:
+		return nil, errSessionNotFound
+	case s.feed.Ended(): // its follower begins anew, perhaps over the same connection
+		h.mu.Lock()
+		delete(h.mu.byID, r.SessionID)
+		h.mu.Unlock()
 		return nil, errSessionNotFound
 	}
 	return s, nil

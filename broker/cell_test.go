@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
@@ -34,6 +36,7 @@ type cell struct {
 		cut   map[metadata.BrokerID]bool // cannot be reached
 		conns map[net.Conn]metadata.BrokerID
 		holds bool // proposals get no answer
+		dials int  // connections made
 	}
 }
 
@@ -53,6 +56,7 @@ type cellNode struct {
 	dirs   *storage.Dirs
 	set    *replica.Set
 	srv    *protocol.Server
+	counts *prometheus.Registry
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 }
@@ -92,7 +96,9 @@ func (n *cellNode) start() {
 		t.Fatal(err)
 	}
 	inc := n.inc
+	n.counts = prometheus.NewRegistry()
 	n.set = replica.NewSet(replica.Options{
+		Registry: n.counts,
 		BrokerID: n.id, Dirs: n.dirs, Logger: slog.New(slog.DiscardHandler),
 		Subscribe:   func() replica.Subscription { return n.c.subscribe() },
 		Incarnation: func() uuid.UUID { return inc }, Dial: n.c.dial, MaxLag: n.c.o.maxLag, RackAware: n.c.o.racks,
@@ -145,6 +151,7 @@ func (c *cell) dial(ctx context.Context, id metadata.BrokerID) (net.Conn, error)
 	if err == nil {
 		c.mu.Lock()
 		c.mu.conns[conn] = id
+		c.mu.dials++
 		c.mu.Unlock()
 	}
 	return conn, err

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -24,6 +25,67 @@ func TestFollowersHaveWhatTheLeaderAcknowledges(t *testing.T) {
 			l, _ := c.nodes[id].dirs.Get(tp("t"))
 			return l.HighWatermark() == 150
 		})
+	}
+}
+
+// TestALostSessionCostsOneRoundTrip: the leader has thrown a follower's session out; it begins anew at once, over the same
+// connection.
+func TestALostSessionCostsOneRoundTrip(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", map[string]string{"min.insync.replicas": "3"}, 1, 2, 3)
+	c.mustCommit(1, "t", 1)
+	c.mu.Lock()
+	dials := c.mu.dials
+	c.mu.Unlock()
+	for range 10 {
+		for id := metadata.BrokerID(2); id <= 3; id++ {
+			c.nodes[1].set.OpenFeed(replica.Follower{Broker: id}).Close() // ends the one that was there
+		}
+		c.mustCommit(1, "t", 1) // both have it
+	}
+	c.untilEqual("t")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.dials != dials {
+		t.Errorf("%d more connections", c.mu.dials-dials)
+	}
+}
+
+// gauge reads a metric of a broker about another one; -1: there is none.
+func (n *cellNode) gauge(name string, of metadata.BrokerID) float64 {
+	n.c.t.Helper()
+	families, err := n.counts.Gather()
+	if err != nil {
+		n.c.t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == fmt.Sprint(of) {
+				return m.GetGauge().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+func TestLagOfFollowersIsShown(t *testing.T) {
+	c := newCell(t, 3, cellOptions{maxLag: time.Hour})
+	c.topic("t", nil, 1, 2, 3)
+	c.mustCommit(1, "t", 10)
+	c.until("nobody lags", func() bool {
+		return c.nodes[1].gauge("karst_replica_lag_records", 2) == 0 && c.nodes[1].gauge("karst_replica_lag_seconds", 3) == 0
+	})
+	c.nodes[3].stop()
+	if _, err := c.append(1, "t", 7); err != nil {
+		t.Fatal(err)
+	}
+	c.until("the stopped one lags", func() bool {
+		n := c.nodes[1]
+		return n.gauge("karst_replica_lag_records", 3) == 7 && n.gauge("karst_replica_lag_seconds", 3) > 0 &&
+			n.gauge("karst_replica_lag_records", 2) == 0
+	})
+	if got := c.nodes[2].gauge("karst_replica_lag_records", 3); got != -1 {
+		t.Errorf("a follower tells of lag: %v", got)
 	}
 }
 

@@ -26,6 +26,7 @@ type session struct {
 	conn   net.Conn
 	frames frameReader
 	answer protocol.FollowerAnswer
+	lost   bool        // the leader did not know the session; nothing good has come since
 	took   []*followed // being built into a request; guarded by send
 
 	send struct {
@@ -242,8 +243,9 @@ func (s *session) receive() error {
 		return fmt.Errorf("answer to a fetch: %w", err)
 	}
 	if code := s.answer.ErrorCode; code != 0 {
-		return fmt.Errorf("answer to a fetch: %w", kerr.ErrorForCode(code))
+		return s.refused(kerr.ErrorForCode(code))
 	}
+	s.lost = false
 	s.send.Lock()
 	s.send.waiting--
 	s.send.id = s.answer.SessionID
@@ -251,6 +253,25 @@ func (s *session) receive() error {
 	for i := range s.answer.Partitions {
 		s.handle(&s.answer.Partitions[i])
 	}
+	return nil
+}
+
+// refused begins the session anew over the same connection when the leader has lost it, once: a leader that does not know
+// the new one either is better left alone for a moment.
+func (s *session) refused(err error) error {
+	if !errors.Is(err, kerr.FetchSessionIDNotFound) && !errors.Is(err, kerr.InvalidFetchSessionEpoch) {
+		return fmt.Errorf("answer to a fetch: %w", err)
+	}
+	s.send.Lock()
+	defer s.send.Unlock()
+	s.send.waiting--
+	if s.send.id != 0 { // else this is what became of a request that was under way as well
+		s.send.id, s.send.epoch = 0, 0
+		s.f.begin()
+	} else if s.lost && s.send.waiting == 0 && s.send.epoch > 0 {
+		return fmt.Errorf("answer to a fetch that begins a session: %w", err)
+	}
+	s.lost = true
 	return nil
 }
 

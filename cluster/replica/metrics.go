@@ -2,9 +2,11 @@ package replica
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/partition"
 )
 
@@ -23,6 +25,7 @@ type collector struct {
 	under, underMin, differing         *prometheus.Desc
 	proposals                          *prometheus.Desc // by outcome
 	interrupted, truncated             *prometheus.Desc
+	lag, lagSeconds                    *prometheus.Desc // by broker
 }
 
 func newCollector(s *Set) *collector {
@@ -52,7 +55,11 @@ func newCollector(s *Set) *collector {
 			"Changes of in-sync sets that leaders on this broker proposed, by what became of them: applied, refused, unknown.", "outcome"),
 		interrupted: desc("karst_replica_fetch_interruptions_total", "Connections to leading brokers that broke or could not be made."),
 		truncated:   desc("karst_replica_truncations_total", "Times that a log was cut because its leader's history is another one."),
-		roles:       desc("karst_partitions", "Partitions on this broker by role: leader, follower, offline.", "role"),
+		lag: desc("karst_replica_lag_records",
+			"Records that a follower is behind, on the partition led by this broker where it is most.", "broker"),
+		lagSeconds: desc("karst_replica_lag_seconds",
+			"How long ago a follower had all records, on the partition led by this broker where that is longest; 0 when it has all.", "broker"),
+		roles: desc("karst_partitions", "Partitions on this broker by role: leader, follower, offline.", "role"),
 	}
 }
 
@@ -60,7 +67,7 @@ func newCollector(s *Set) *collector {
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.bytesIn, c.bytesOut, c.recordsIn, c.size, c.start, c.end, c.stableLag, c.roles, c.parked,
-		c.replicated, c.under, c.underMin, c.differing, c.proposals, c.interrupted, c.truncated,
+		c.replicated, c.under, c.underMin, c.differing, c.proposals, c.interrupted, c.truncated, c.lag, c.lagSeconds,
 	} {
 		out <- d
 	}
@@ -70,6 +77,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	roles := map[string]int{"leader": 0, "follower": 0, "offline": 0}
 	parked, under, underMin, differing := 0, 0, 0, 0
+	lags := map[metadata.BrokerID]lag{}
 	detailed := c.set.Image().PartitionCount() <= maxDetailed
 	for t := range c.set.byID.all() {
 		var size int64
@@ -86,6 +94,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 				under += count(len(r.meta.ISR) < len(r.meta.Replicas))
 				have, want := p.inSync(r)
 				underMin += count(have < want)
+				p.lags(lags)
 			}
 			if p.log == nil {
 				continue
@@ -110,11 +119,39 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.differing, prometheus.GaugeValue, float64(differing))
 	out <- prometheus.MustNewConstMetric(c.interrupted, prometheus.CounterValue, float64(c.set.fetchers.interrupted.Load()))
 	out <- prometheus.MustNewConstMetric(c.truncated, prometheus.CounterValue, float64(c.set.fetchers.truncated.Load()))
+	for id, l := range lags {
+		broker := strconv.Itoa(int(id))
+		out <- prometheus.MustNewConstMetric(c.lag, prometheus.GaugeValue, float64(l.records), broker)
+		out <- prometheus.MustNewConstMetric(c.lagSeconds, prometheus.GaugeValue, l.time.Seconds(), broker)
+	}
 	for o, n := range c.set.outcomes() {
 		out <- prometheus.MustNewConstMetric(c.proposals, prometheus.CounterValue, float64(n), o)
 	}
 	for role, n := range roles {
 		out <- prometheus.MustNewConstMetric(c.roles, prometheus.GaugeValue, float64(n), role)
+	}
+}
+
+// lag is how far a follower is behind.
+type lag struct {
+	records int64
+	time    time.Duration
+}
+
+// lags raises what is known of the followers to their lag on this partition.
+func (p *Partition) lags(of map[metadata.BrokerID]lag) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.lead == nil {
+		return
+	}
+	now, end := p.env.mono(), p.log.End()
+	for _, f := range p.mu.lead.Replicas() {
+		l := of[f.Broker]
+		if missing := end - max(f.End, p.log.Start()); missing > 0 {
+			l.records, l.time = max(l.records, missing), max(l.time, now.Sub(f.CaughtUp))
+		}
+		of[f.Broker] = l
 	}
 }
 

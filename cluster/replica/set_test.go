@@ -379,7 +379,7 @@ func TestMetricsOfTopics(t *testing.T) {
 		"karst_partition_end_offset 0 t": 3, "karst_partition_end_offset 1 t": 0,
 		"karst_partition_stable_offset_lag 0 t": 0, "karst_partition_stable_offset_lag 1 t": 0,
 		"karst_partitions leader": 2, "karst_partitions follower": 0, "karst_partitions offline": 0,
-		"karst_partitions_under_replicated": 0, "karst_partitions_under_min_isr": 0,
+		"karst_partitions_under_replicated": 0, "karst_partitions_under_min_isr": 0, "karst_partitions_differing": 0,
 		"karst_replica_fetch_interruptions_total": 0, "karst_replica_truncations_total": 0,
 		"karst_replica_isr_proposals_total applied": 0, "karst_replica_isr_proposals_total refused": 0,
 		"karst_replica_isr_proposals_total unknown": 0, "karst_topic_replication_bytes_out_total t": 0,
