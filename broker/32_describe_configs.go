@@ -57,7 +57,7 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 		layers.Static = a.withListeners(layers.Static, view.Image)
 		return entries(config.BrokerOptions(), r.ConfigNames, req, layers.BrokerValue), nil
 	case resourceBrokerLogger:
-		return nil, a.thisBroker(r.ResourceName)
+		return a.describeLoggers(r.ConfigNames), a.thisBroker(r.ResourceName)
 	case resourceGroup:
 		if r.ResourceName == "" {
 			return nil, &controller.RequestError{Reason: "The name of a group must not be empty."}

@@ -49,7 +49,14 @@ func (a *adminAPI) alter(ctx context.Context, changes []controller.ConfigChange,
 			errs[i] = &controller.RequestError{Reason: "Each resource must appear at most once."}
 			continue
 		}
+		if c.Resource.Type == metadata.ResourceType(resourceBrokerLogger) {
+			errs[i] = a.alterLoggers(c, validateOnly)
+			continue
+		}
 		once, rows = append(once, c), append(rows, i)
+	}
+	if len(once) == 0 {
+		return errs
 	}
 	for i, err := range a.admin.AlterConfigs(ctx, once, validateOnly) {
 		errs[rows[i]] = err

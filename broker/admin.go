@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -44,12 +45,13 @@ type adminAPI struct {
 	autoCreate    bool  // auto.create.topics.enable
 	deleteEnabled bool  // delete.topic.enable
 	maxDescribe   int32 // max.request.partition.size.limit
+	level         *slog.LevelVar
 }
 
 func newAdminAPI(o Options) *adminAPI {
 	return &adminAPI{
 		id: o.ID, set: o.Set, admin: o.Admin, autoCreate: o.Topics.AutoCreate, deleteEnabled: o.Topics.DeleteEnable,
-		maxDescribe: o.Topics.MaxDescribePartitions,
+		maxDescribe: o.Topics.MaxDescribePartitions, level: o.Level,
 	}
 }
 

@@ -36,6 +36,7 @@ type Options struct {
 	GroupConfig  config.Groups
 	Wall         func() time.Time // record timestamps; time.Now unless a test says otherwise
 	Logger       *slog.Logger
+	Level        *slog.LevelVar        // what Logger logs, which clients may change; nil: they may not
 	Registry     prometheus.Registerer // nil: nothing is counted
 
 	FetchMaxBytes int // fetch.max.bytes; 0: Kafka's default of 55 MiB

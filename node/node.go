@@ -289,7 +289,7 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 	n.txns = n.newTxns()
 	handlers := broker.New(broker.Options{
 		Txns: n.txns, Transactions: c.Transactions,
-		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Registry: n.registry,
+		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Level: n.o.Level, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
 	kctl := newErrands()

@@ -79,12 +79,12 @@ func serve(c *cli.Context, s *session) error {
 	if c.Bool("dry-run") {
 		return loaded.Print(s.out, false)
 	}
-	log := newLogger(s, loaded)
+	log, level := newLogger(s, loaded)
 	for _, w := range loaded.Warnings {
 		log.Warn(w.Text, "options", strings.Join(w.Names, ","))
 	}
 	tuneMemory(loaded.Broker.Process.MemoryLimit)
-	n := node.New(node.Options{Config: loaded.Broker, Static: loaded.Static, Logger: log, Version: buildInfo().Version, Fatal: func(err error) {
+	n := node.New(node.Options{Config: loaded.Broker, Static: loaded.Static, Logger: log, Level: level, Version: buildInfo().Version, Fatal: func(err error) {
 		log.Error("this broker cannot go on", "err", err)
 		os.Exit(1) // what hangs in I/O would keep the sockets open
 	}})
@@ -130,16 +130,16 @@ func loadOptions(c *cli.Context) node.LoadOptions {
 	return o
 }
 
-// newLogger writes text for people and JSON for machines.
-func newLogger(s *session, l *node.Loaded) *slog.Logger {
-	var level slog.Level
+// newLogger writes text for people and JSON for machines. The level may be changed at any time.
+func newLogger(s *session, l *node.Loaded) (*slog.Logger, *slog.LevelVar) {
+	level := &slog.LevelVar{}
 	_ = level.UnmarshalText([]byte(l.Broker.Process.LogLevel)) // checked when it was loaded
 	opts := &slog.HandlerOptions{Level: level}
 	format := l.Broker.Process.LogFormat
 	if format == "text" || format == "auto" && s.errTTY {
-		return slog.New(slog.NewTextHandler(s.errw, opts))
+		return slog.New(slog.NewTextHandler(s.errw, opts)), level
 	}
-	return slog.New(slog.NewJSONHandler(s.errw, opts))
+	return slog.New(slog.NewJSONHandler(s.errw, opts)), level
 }
 
 // tuneMemory sets the process's memory limit: what was asked for, else 60 % of the container's, since file pages count
