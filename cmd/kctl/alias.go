@@ -262,6 +262,15 @@ func (a *aliasCall) connect(properties ...string) (*link, error) {
 	return a.s.connect(c)
 }
 
+// open connects for as long as a call may take; hangUp ends both.
+func (a *aliasCall) open() (l *link, ctx context.Context, hangUp func(), err error) {
+	if l, err = a.connect(); err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
+	return l, ctx, func() { cancel(); l.close() }, nil
+}
+
 // context makes what the other commands get from their flags.
 func (a *aliasCall) context(properties ...string) (*cli.Context, error) {
 	server := a.first("bootstrap-server", "broker-list")

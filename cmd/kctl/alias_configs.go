@@ -120,13 +120,11 @@ func runConfigs(a *aliasCall) error {
 	if server := a.value("bootstrap-controller"); server != "" {
 		a.values["bootstrap-server"] = []string{server}
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	switch {
 	case es[0].quota() && action == "alter":
 		return a.alterQuotas(ctx, l, es)

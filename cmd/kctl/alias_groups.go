@@ -62,13 +62,11 @@ func runConsumerGroups(a *aliasCall) error {
 	if action != "list" && !a.has("group") && !a.has("all-groups") {
 		return usage("Option --%s takes one of these options: --group, --all-groups", action)
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	names := slices.Clone(a.values["group"])
 	if a.has("all-groups") || action == "list" {
 		groups, err := l.adm.ListGroups(ctx)

@@ -38,13 +38,11 @@ func runGetOffsets(a *aliasCall) error {
 	if err != nil {
 		return err
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	topics, err := l.topics(ctx, nil, "", !a.has("exclude-internal-topics"))
 	if err != nil {
 		return err
@@ -212,13 +210,11 @@ func runDeleteRecords(a *aliasCall) error {
 	if err := json.Unmarshal(b, &file); err != nil {
 		return usage("--offset-json-file: the input string is not a valid JSON: %s", err)
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	offsets := kadm.Offsets{}
 	for _, p := range file.Partitions {
 		if _, twice := offsets.Lookup(p.Topic, p.Partition); twice {
@@ -290,13 +286,11 @@ func runLogDirs(a *aliasCall) error {
 		return err
 	}
 	delete(a.values, "broker-list") // not a bootstrap server here
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	live, err := l.brokers(ctx)
 	if err != nil {
 		return err

@@ -52,13 +52,11 @@ func runReassign(a *aliasCall) error {
 	if a.has("replica-alter-log-dirs-throttle") {
 		a.s.say("WARN --replica-alter-log-dirs-throttle has no effect")
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	switch action {
 	case "list":
 		return a.listReassignments(ctx, l)
@@ -348,13 +346,11 @@ func runLeaderElection(a *aliasCall) error {
 	if err != nil {
 		return err
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	resp, err := l.adm.ElectLeaders(ctx, how, set)
 	if err != nil {
 		return err

@@ -17,6 +17,7 @@ const (
 	followerThrottleRate     = "follower.replication.throttled.rate"
 	leaderThrottleReplicas   = "leader.replication.throttled.replicas"
 	followerThrottleReplicas = "follower.replication.throttled.replicas"
+	dirsThrottleRate         = "replica.alter.log.dirs.io.max.bytes.per.second"
 )
 
 // copying is between which brokers a partition is copied.
@@ -117,7 +118,7 @@ func (a *aliasCall) clearThrottles(ctx context.Context, l *link, wanted map[topi
 	}
 	a.print("Clearing broker-level throttles on broker%s %s", plural(len(brokers)), joinInts(brokers))
 	for _, id := range brokers {
-		remove(kmsg.ConfigResourceTypeBroker, fmt.Sprint(id), leaderThrottleRate, followerThrottleRate)
+		remove(kmsg.ConfigResourceTypeBroker, fmt.Sprint(id), leaderThrottleRate, followerThrottleRate, dirsThrottleRate)
 	}
 	a.print("Clearing topic-level throttles on topic%s %s", plural(len(topics)), strings.Join(sortedKeys(topics), ","))
 	for _, t := range known {

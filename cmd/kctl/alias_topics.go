@@ -55,13 +55,11 @@ func runTopics(a *aliasCall) error {
 	if action != "list" && action != "describe" && a.value("topic") == "" {
 		return usage("Missing required argument \"[topic]\"")
 	}
-	l, err := a.connect()
+	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := context.WithTimeout(a.ctx, l.timeout)
-	defer cancel()
+	defer hangUp()
 	switch action {
 	case "create":
 		return a.createTopic(ctx, l)

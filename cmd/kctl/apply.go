@@ -84,13 +84,11 @@ func (s *session) apply(c *cli.Context) ([]step, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	p := &applyPlan{l: l, ctx: ctx, prune: c.Bool("prune")}
 	if err := p.compare(m); err != nil {
 		return nil, err

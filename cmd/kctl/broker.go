@@ -45,11 +45,11 @@ func (s *session) drain(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	l, ctx, done, err := s.changing(c)
+	l, ctx, hangUp, err := s.changing(c)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer hangUp()
 	b, closeIt, err := l.anyone(ctx)
 	if err != nil {
 		return err

@@ -44,13 +44,11 @@ func (s *session) checkLag(c *cli.Context) error {
 		}
 	}
 	unknown := func(err error) error { return &failure{status: checkUnknown, text: "UNKNOWN", err: err} }
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return unknown(err)
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	groups, err := l.fullGroups(ctx, c.Args().Slice())
 	if err != nil {
 		return unknown(err)

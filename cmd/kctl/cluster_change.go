@@ -56,11 +56,11 @@ func (s *session) decommission(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	l, ctx, done, err := s.changing(c)
+	l, ctx, hangUp, err := s.changing(c)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer hangUp()
 	b, closeIt, err := l.anyone(ctx)
 	if err != nil {
 		return err
@@ -153,11 +153,11 @@ func clusterRemoveCommand(s *session) *cli.Command {
 			if err != nil {
 				return err
 			}
-			l, ctx, done, err := s.changing(c)
+			l, ctx, hangUp, err := s.changing(c)
 			if err != nil {
 				return err
 			}
-			defer done()
+			defer hangUp()
 			b, closeIt, err := l.anyone(ctx)
 			if err != nil {
 				return err

@@ -61,11 +61,11 @@ func clusterRaftCommand(s *session) *cli.Command {
 }
 
 func (s *session) raftTransfer(c *cli.Context) error {
-	l, ctx, done, err := s.changing(c)
+	l, ctx, hangUp, err := s.changing(c)
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer hangUp()
 	sn, err := l.look(ctx)
 	if err != nil {
 		return err

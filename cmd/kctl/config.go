@@ -232,13 +232,11 @@ func (s *session) configGet(c *cli.Context) ([]configRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	if len(keys) == 0 {
 		keys = nil // an empty list asks for nothing
 	}
@@ -346,13 +344,11 @@ func (s *session) configUnset(c *cli.Context) ([]alteration, error) {
 
 // alter sends changes to settings of one or more resources and waits until they show.
 func (s *session) alter(c *cli.Context, changes []alteration) ([]alteration, error) {
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	dry := c.Bool("dry-run")
 	seen := map[resource]bool{}
 	for i, a := range changes {
@@ -472,13 +468,11 @@ func configListCommand(s *session) *cli.Command {
 }
 
 func (s *session) configList(c *cli.Context) ([]configRow, error) {
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	topics, err := l.topics(ctx, nil, "", true)
 	if err != nil {
 		return nil, err

@@ -107,13 +107,11 @@ func (s *session) doctor(c *cli.Context) ([]finding, error) {
 	if len(only) > 0 && len(chosen) < len(only) {
 		return nil, usage("--only: %s: no such finding, or one of the host without --data", strings.Join(only, ","))
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	x, err := l.examine(ctx, c.String("data"))
 	if err != nil {
 		return nil, err

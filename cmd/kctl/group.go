@@ -129,13 +129,11 @@ func groupListCommand(s *session) *cli.Command {
 }
 
 func (s *session) groupList(c *cli.Context) ([]consumerGroup, error) {
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	named := c.Args().Slice()
 	groups, err := l.groups(ctx, named)
 	if err != nil {
@@ -301,13 +299,11 @@ func groupMembersCommand(s *session) *cli.Command {
 			if err := needArgs(c, 1, -1, "group"); err != nil {
 				return nil, err
 			}
-			l, err := s.connect(c)
+			l, ctx, hangUp, err := s.reach(c)
 			if err != nil {
 				return nil, err
 			}
-			defer l.close()
-			ctx, cancel := l.limited(c)
-			defer cancel()
+			defer hangUp()
 			groups, err := l.groups(ctx, c.Args().Slice())
 			var out []groupMember
 			for _, g := range groups {

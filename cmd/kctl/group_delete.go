@@ -57,13 +57,11 @@ func (s *session) groupDelete(c *cli.Context) ([]groupChange, error) {
 	if err := needArgs(c, 1, -1, "group"); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	names := slices.Compact(slices.Sorted(slices.Values(c.Args().Slice())))
 	var losses []string
 	for _, n := range names {
@@ -136,13 +134,11 @@ func (s *session) groupDeleteOffsets(c *cli.Context) ([]groupChange, error) {
 	if len(only) == 0 {
 		return nil, usage("missing --topic; `kctl group delete` deletes all of a group")
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	group := c.Args().First()
 	have, err := l.committed(ctx, group)
 	if err != nil {

@@ -142,13 +142,11 @@ func (s *session) groupDescribe(c *cli.Context) error {
 	if err := needArgs(c, 1, -1, "group"); err != nil {
 		return err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	groups, err := l.fullGroups(ctx, c.Args().Slice())
 	if err != nil {
 		return err
@@ -325,13 +323,11 @@ func (s *session) groupWait(c *cli.Context) ([]consumerGroup, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	lacks := "does not exist"
 	for {
 		groups, err := l.fullGroups(ctx, c.Args().Slice())

@@ -106,13 +106,11 @@ func (s *session) groupReset(c *cli.Context) ([]offsetMove, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	moves, err := l.planReset(ctx, c.Args().First(), c.String("to"), only, c.Bool("allow-new-topics"))
 	if err != nil {
 		return nil, err
@@ -386,13 +384,11 @@ func (s *session) groupExport(c *cli.Context) ([]savedOffset, error) {
 	if err := needArgs(c, 1, -1, "group"); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	var out []savedOffset
 	err = each(c.Args().Slice(), func(group string) error {
 		fetched, err := l.adm.FetchOffsets(ctx, group)
@@ -449,13 +445,11 @@ func (s *session) groupImport(c *cli.Context) ([]offsetMove, error) {
 		}
 		byGroup[r.Group] = append(byGroup[r.Group], r)
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	var out []offsetMove
 	err = each(sortedKeys(byGroup), func(group string) error {
 		have, err := l.committed(ctx, group)

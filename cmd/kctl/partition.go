@@ -85,13 +85,11 @@ func partitionListCommand(s *session) *cli.Command {
 			&cli.BoolFlag{Name: "internal", Usage: "also topics of the brokers themselves"},
 		}, outputFlags(), clientFlags()),
 		Action: listing(s, partitionListColumns(), func(c *cli.Context) ([]partitionRow, error) {
-			l, err := s.connect(c)
+			l, ctx, hangUp, err := s.reach(c)
 			if err != nil {
 				return nil, err
 			}
-			defer l.close()
-			ctx, cancel := l.limited(c)
-			defer cancel()
+			defer hangUp()
 			rows, err := l.partitionRows(ctx, c.Args().Slice(), c.Bool("internal"))
 			return slices.DeleteFunc(rows, func(p partitionRow) bool {
 				return c.Bool("leaderless") && p.leader >= 0 || c.Bool("under-replicated") && len(p.isr) >= len(p.replicas) ||
@@ -191,13 +189,11 @@ func (s *session) partitionElect(c *cli.Context) ([]electionRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	chosen, err := l.chosenPartitions(ctx, only)
 	if err != nil {
 		return nil, err

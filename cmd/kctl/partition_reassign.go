@@ -62,13 +62,11 @@ func partitionReassignCommand(s *session) *cli.Command {
 }
 
 func (s *session) partitionReassign(c *cli.Context) ([]replicaMove, error) {
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	switch {
 	case c.Bool("status") || c.Bool("cancel"):
 		moves, err := l.runningMoves(ctx)
@@ -313,13 +311,11 @@ func (s *session) partitionRebalance(c *cli.Context) ([]replicaMove, error) {
 	if err := needArgs(c, 0, 0, ""); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	brokers, err := l.brokerPlaces(ctx)
 	if err != nil {
 		return nil, err

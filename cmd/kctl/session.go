@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"time"
 
+	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,4 +72,13 @@ func (s *session) paint(sgr, word string) string {
 		return word
 	}
 	return "\x1b[" + sgr + "m" + word + "\x1b[0m"
+}
+
+// reach connects for a command that has until --timeout; hangUp ends both.
+func (s *session) reach(c *cli.Context) (l *link, ctx context.Context, hangUp func(), err error) {
+	if l, err = s.connect(c); err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, cancel := l.limited(c)
+	return l, ctx, func() { cancel(); l.close() }, nil
 }

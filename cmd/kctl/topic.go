@@ -78,13 +78,11 @@ func topicListCommand(s *session) *cli.Command {
 			&cli.StringFlag{Name: "regex", Usage: "only topics with a match of `REGEX` in their name"},
 		}, outputFlags(), clientFlags()),
 		Action: listing(s, topicColumns(), func(c *cli.Context) ([]topicRow, error) {
-			l, err := s.connect(c)
+			l, ctx, hangUp, err := s.reach(c)
 			if err != nil {
 				return nil, err
 			}
-			defer l.close()
-			ctx, cancel := l.limited(c)
-			defer cancel()
+			defer hangUp()
 			topics, err := l.topics(ctx, c.Args().Slice(), c.String("regex"), c.Bool("internal"))
 			if err != nil {
 				return nil, err

@@ -47,13 +47,11 @@ func (s *session) topicCreate(c *cli.Context) ([]change, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis, req.ValidateOnly = int32(l.timeout.Milliseconds()), c.Bool("dry-run")
 	for _, name := range c.Args().Slice() {
@@ -217,13 +215,11 @@ func (s *session) topicAddPartitions(c *cli.Context) ([]change, error) {
 	if to < 1 {
 		return nil, usage("missing --to N, the number of partitions in all")
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	topics, err := l.topics(ctx, c.Args().Slice(), "", true)
 	if err != nil {
 		return nil, err

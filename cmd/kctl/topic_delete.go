@@ -37,13 +37,11 @@ func topicDeleteCommand(s *session) *cli.Command {
 func sizeText(v any) string { return formatSize(v.(int64)) }
 
 func (s *session) topicDelete(c *cli.Context) ([]change, error) {
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	topics, missing, err := l.chosenTopics(ctx, c)
 	if err != nil {
 		return nil, err
@@ -65,7 +63,7 @@ func (s *session) topicDelete(c *cli.Context) ([]change, error) {
 	if err := s.confirm(c, losses, name); err != nil {
 		return nil, err
 	}
-	ctx, cancel = l.limited(c) // thinking about the question does not count
+	ctx, cancel := l.limited(c) // thinking about the question does not count
 	defer cancel()
 	done, err := l.deleteTopics(ctx, topics, plan, !c.Bool("no-wait"))
 	return append(done, unchanged(missing, "delete")...), err
@@ -178,13 +176,11 @@ func (s *session) topicTrim(c *cli.Context) ([]trimRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	topic := c.Args().First()
 	rows, err := l.trimPlan(ctx, topic, where)
 	if err != nil || c.Bool("dry-run") {
@@ -202,7 +198,7 @@ func (s *session) topicTrim(c *cli.Context) ([]trimRow, error) {
 	if err := s.confirm(c, losses, topic); err != nil {
 		return nil, err
 	}
-	ctx, cancel = l.limited(c)
+	ctx, cancel := l.limited(c)
 	defer cancel()
 	return l.trim(ctx, rows)
 }

@@ -81,13 +81,11 @@ func (s *session) topicDescribe(c *cli.Context) error {
 	if err := needArgs(c, 1, -1, "topic"); err != nil {
 		return err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	details, err := l.topicDetails(ctx, slices.Compact(slices.Sorted(slices.Values(c.Args().Slice()))))
 	if err != nil {
 		return err

@@ -88,13 +88,11 @@ func (s *session) txnList(c *cli.Context) ([]transaction, error) {
 			return nil, err
 		}
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	listed, err := l.adm.ListTransactions(ctx, nil, c.StringSlice("state"))
 	if err != nil {
 		return nil, err
@@ -180,13 +178,11 @@ func (s *session) txnDescribe(c *cli.Context) ([]transaction, error) {
 	if err := needArgs(c, 1, -1, "transactional id"); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	return l.transactions(ctx, c.Args().Slice())
 }
 
@@ -242,13 +238,11 @@ func (s *session) txnProducers(c *cli.Context) ([]txnProducer, error) {
 	if err := needArgs(c, 1, 1, "topic"); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	return l.producers(ctx, []string{c.Args().First()}, c.IntSlice("partition"))
 }
 

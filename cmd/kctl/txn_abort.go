@@ -58,13 +58,11 @@ func (s *session) txnAbort(c *cli.Context) ([]txnAborted, error) {
 	case topic != "" && (c.Int("partition") < 0 || c.Int64("start-offset") < 0):
 		return nil, usage("--topic needs --partition and --start-offset; `kctl txn producers %s` shows them", topic)
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	if id != "" {
 		return s.fenceTxn(ctx, c, l, id)
 	}

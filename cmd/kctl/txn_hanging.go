@@ -28,13 +28,11 @@ func (s *session) txnHanging(c *cli.Context) ([]txnProducer, error) {
 	if err := needArgs(c, 0, 0, ""); err != nil {
 		return nil, err
 	}
-	l, err := s.connect(c)
+	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
-	ctx, cancel := l.limited(c)
-	defer cancel()
+	defer hangUp()
 	topics := c.StringSlice("topic")
 	if len(topics) == 0 {
 		all, err := l.adm.ListTopicsWithInternal(ctx)
