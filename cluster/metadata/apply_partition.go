@@ -38,35 +38,74 @@ func (im *Image) changePartitions(by BrokerID, changes []PartitionChange) ([]Top
 	var refused error
 	var out []TopicChange
 	at := map[uuid.UUID]int{}
-	for i := range changes {
-		c := &changes[i]
-		t, ok := im.TopicByID(c.TopicID)
-		n, changed := at[c.TopicID]
+	lists := sharedLists{}
+	for begin := 0; begin < len(changes); { // one topic's after the other, as they mostly come
+		id, end := changes[begin].TopicID, begin+1
+		for end < len(changes) && changes[end].TopicID == id {
+			end++
+		}
+		t, ok := im.TopicByID(id)
+		n, changed := at[id]
 		if changed {
 			t = out[n].After
 		}
-		err := error(&UnknownTopicIDError{c.TopicID})
-		var p Partition
-		if ok {
-			p, err = im.changedPartition(t, c, by)
+		for i := begin; i < end; i++ {
+			c := &changes[i]
+			err := error(&UnknownTopicIDError{id})
+			var p Partition
+			if ok {
+				p, err = im.changedPartition(t, c, by, lists)
+			}
+			if err != nil {
+				refused = first(refused, err)
+				continue
+			}
+			if !changed {
+				n, changed = len(out), true
+				out = append(out, TopicChange{t.ID, t.Name, t, &Topic{ID: t.ID, Name: t.Name, Partitions: slices.Clone(t.Partitions)}})
+				at[id], t = n, out[n].After
+			}
+			t.Partitions[c.Partition] = p
 		}
-		if err != nil {
-			refused = first(refused, err)
-			continue
-		}
-		if !changed {
-			n = len(out)
-			out = append(out, TopicChange{t.ID, t.Name, t, &Topic{ID: t.ID, Name: t.Name, Partitions: slices.Clone(t.Partitions)}})
-			at[t.ID] = n
-		}
-		out[n].After.Partitions[c.Partition] = p
+		begin = end
 	}
 	im.putTopics(out)
 	return out, refused
 }
 
+// sharedLists are the lists of brokers that a command has made, by what is in them: the many partitions that it changes
+// need few different ones.
+type sharedLists map[[4]BrokerID][]BrokerID
+
+// inOrder are the replicas that are in list, in their own order.
+func (s sharedLists) inOrder(replicas, list []BrokerID) []BrokerID {
+	if len(list) == 0 {
+		return nil
+	}
+	var key [4]BrokerID
+	if len(replicas) > len(key) {
+		return inOrder(replicas, list)
+	}
+	n := 0
+	for _, id := range replicas {
+		if slices.Contains(list, id) {
+			key[n] = id
+			n++
+		}
+	}
+	for i := n; i < len(key); i++ {
+		key[i] = NoBroker
+	}
+	known, ok := s[key]
+	if !ok {
+		known = slices.Clone(key[:n])
+		s[key] = known
+	}
+	return known
+}
+
 // changedPartition checks a change and makes the partition it leads to.
-func (im *Image) changedPartition(t *Topic, c *PartitionChange, by BrokerID) (Partition, error) {
+func (im *Image) changedPartition(t *Topic, c *PartitionChange, by BrokerID, lists sharedLists) (Partition, error) {
 	if c.Partition < 0 || int(c.Partition) >= len(t.Partitions) {
 		return Partition{}, refuse("topic %s has no partition %d", t.Name, c.Partition)
 	}
@@ -85,10 +124,10 @@ func (im *Image) changedPartition(t *Topic, c *PartitionChange, by BrokerID) (Pa
 		isr = append(isr, m.Broker)
 	}
 	next := Partition{
-		Replicas: shared(old.Replicas, c.Replicas), ISR: inOrder(c.Replicas, isr), ELR: inOrder(c.Replicas, c.ELR),
-		Adding: inOrder(c.Replicas, c.Adding), Removing: inOrder(c.Replicas, c.Removing),
+		Replicas: shared(old.Replicas, c.Replicas), ISR: lists.inOrder(c.Replicas, isr), ELR: lists.inOrder(c.Replicas, c.ELR),
+		Adding: lists.inOrder(c.Replicas, c.Adding), Removing: lists.inOrder(c.Replicas, c.Removing),
 		Leader: c.Leader, LeaderEpoch: old.LeaderEpoch, PartitionEpoch: old.PartitionEpoch + 1,
-		LastKnown: inOrder(c.Replicas, old.LastKnown), Unproven: old.Unproven,
+		LastKnown: lists.inOrder(c.Replicas, old.LastKnown), Unproven: old.Unproven,
 	}
 	if next.Leader != old.Leader || c.NewEpoch {
 		next.LeaderEpoch++
