@@ -27,6 +27,7 @@ type trio struct {
 		cut   map[way]bool // neither streams nor proposals
 		mute  map[way]bool // answers to proposals get lost
 		deaf  map[way]bool // streams alone are cut
+		sent  map[way]int  // writes to streams
 	}
 }
 
@@ -50,7 +51,7 @@ type shape struct {
 func newTrio(t testing.TB, s shape) *trio {
 	tr := &trio{t: t, pipes: s.pipes}
 	tr.mu.nodes = map[metadata.BrokerID]*member{}
-	tr.mu.cut, tr.mu.mute, tr.mu.deaf = map[way]bool{}, map[way]bool{}, map[way]bool{}
+	tr.mu.cut, tr.mu.mute, tr.mu.deaf, tr.mu.sent = map[way]bool{}, map[way]bool{}, map[way]bool{}, map[way]int{}
 	for i := 1; i <= s.nodes; i++ {
 		dir := ""
 		if s.disk {
@@ -188,6 +189,12 @@ func (tr *trio) deafen(from, to metadata.BrokerID, deaf bool) {
 	tr.mu.deaf[way{from, to}] = deaf
 }
 
+func (tr *trio) count(from, to metadata.BrokerID) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.mu.sent[way{from, to}]++
+}
+
 func (tr *trio) isMute(from, to metadata.BrokerID) bool {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -210,7 +217,7 @@ func (tr *trio) dialer(from metadata.BrokerID) func(context.Context, metadata.Br
 		if err != nil {
 			return nil, err
 		}
-		return &cutConn{Conn: c, cut: func() bool { return tr.isDeaf(from, to) }}, nil
+		return &cutConn{Conn: c, cut: func() bool { return tr.isDeaf(from, to) }, sent: func() { tr.count(from, to) }}, nil
 	}
 }
 
@@ -237,13 +244,15 @@ func (tr *trio) forwarder(from metadata.BrokerID) func(context.Context, metadata
 // cutConn fails once its way is cut.
 type cutConn struct {
 	net.Conn
-	cut func() bool
+	cut  func() bool
+	sent func()
 }
 
 func (c *cutConn) Write(b []byte) (int, error) {
 	if c.cut() {
 		return 0, errors.New("the way is cut")
 	}
+	c.sent()
 	return c.Conn.Write(b)
 }
 

@@ -163,6 +163,7 @@ func (q *Quorum) TransferLeadership(ctx context.Context) error {
 	if !ok {
 		return &MembershipError{string(q.serverID), errors.New("no other voter answers")}
 	}
+	q.news() // nothing that is held back keeps it waiting
 	err := within(ctx, func() error { return node.LeadershipTransferToServer(to.ID, to.Address).Error() })
 	if err != nil && node.State() == raft.Leader {
 		return fmt.Errorf("transfer leadership of the metadata log to %s: %w", to.ID, err)
@@ -187,11 +188,12 @@ func configuration(node *raft.Raft) raft.Configuration {
 }
 
 // evidencePause lies between the voters that become candidates after a leader's death, so that they do not share the
-// votes.
-const evidencePause = 50 * time.Millisecond
+// votes: that costs an election timeout. A vote is two synced writes at each end, which on a busy disk take longer than
+// one would think.
+const evidencePause = 150 * time.Millisecond
 
 // EvidenceOfDeath says that a broker's process has ended. When it led, the voters do not wait for its silence to last: the
-// first of them becomes a candidate at once, the next 50 ms later, and so on. It does not wait.
+// first of them becomes a candidate at once, the next 150 ms later, and so on. It does not wait.
 func (q *Quorum) EvidenceOfDeath(id metadata.BrokerID) {
 	select {
 	case q.evidence <- id:

@@ -221,7 +221,25 @@ func (q *Quorum) transport() raft.Transport {
 		// Pipelined replication does not recover from an append that was refused once (hashicorp/raft issue 612).
 		MaxRPCsInFlight: 1,
 	})
-	return &transport{trans, q.log, q.ballots(trans.Consumer(), s.closed)}
+	idle := &quiet{closed: s.closed, last: q.log.tail.last, committed: q.committed}
+	idle.mu.told = map[raft.ServerID]tidings{}
+	q.idle.Store(idle)
+	return &transport{trans, q.log, idle, q.ballots(trans.Consumer(), s.closed)}
+}
+
+// committed is the index of the last entry that this node knows to be committed.
+func (q *Quorum) committed() uint64 {
+	if node := q.node.Load(); node != nil {
+		return node.CommitIndex()
+	}
+	return 0
+}
+
+// news ends what is held back for want of it.
+func (q *Quorum) news() {
+	if idle := q.idle.Load(); idle != nil {
+		idle.ring()
+	}
 }
 
 // transport asks for no votes while this server's disk hangs: it would win, having all entries, and lead nobody. What
@@ -229,7 +247,16 @@ func (q *Quorum) transport() raft.Transport {
 type transport struct {
 	*raft.NetworkTransport
 	log   *logStore
+	idle  *quiet
 	asked <-chan raft.RPC
+}
+
+// AppendEntries is part of raft.Transport.
+func (t *transport) AppendEntries(id raft.ServerID, to raft.ServerAddress, q *raft.AppendEntriesRequest, a *raft.AppendEntriesResponse) error {
+	t.idle.hold(id, q)
+	err := t.NetworkTransport.AppendEntries(id, to, q, a)
+	t.idle.answered(id, q, a, err)
+	return err
 }
 
 // Consumer is part of raft.Transport.

@@ -38,7 +38,7 @@ var termKey = []byte("CurrentTerm")
 // open sets up the parts that Run works with.
 func (q *Quorum) open() error {
 	q.log = &logStore{
-		path: filepath.Join(q.o.Dir, boltName), timeout: q.o.StoreTimeout, fatal: q.fail, stored: q.metrics.store,
+		path: filepath.Join(q.o.Dir, boltName), timeout: q.o.StoreTimeout, fatal: q.fail, stored: q.metrics.store, added: q.news,
 		jobs: make(chan *storeJob), done: make(chan struct{}), exited: make(chan struct{}),
 	}
 	var err error
@@ -98,7 +98,7 @@ func (q *Quorum) checkTerm(last, snapshot uint64) error {
 // newMachine makes the machine whose state is the newest snapshot's.
 func (q *Quorum) newMachine(snap restored) error {
 	m := newMachine(metadata.Empty(), q.fail)
-	m.applied, m.snapshot, m.self = q.log.applied, q.newestMembers, q.serverID
+	m.applied, m.snapshot, m.self = q.applied, q.newestMembers, q.serverID
 	m.removed = q.wasRemoved
 	m.stuck = func() {
 		select {
@@ -118,6 +118,12 @@ func (q *Quorum) newMachine(snap restored) error {
 		m.setMembers(q.newestMembers())
 	}
 	return nil
+}
+
+// applied follows what the machine has applied, which was committed just before.
+func (q *Quorum) applied(index uint64) {
+	q.log.applied(index)
+	q.news()
 }
 
 // newestMembers is the configuration in the newest snapshot.

@@ -31,8 +31,8 @@ const (
 	leaderLease      = 250 * time.Millisecond
 	// commitTimeout is how late a follower learns of a commit when nothing follows it.
 	commitTimeout = 5 * time.Millisecond
-	// trailingLogs stay after a snapshot, so that a follower that was away for a minute needs no snapshot.
-	trailingLogs      = 100_000
+	// KeptEntries stay after a snapshot, so that a follower that was away for a minute needs no snapshot.
+	KeptEntries       = 100_000
 	snapshotThreshold = 20_000
 	snapshotInterval  = 30 * time.Second
 	retainSnapshots   = 2
@@ -80,6 +80,7 @@ type Quorum struct {
 	node     atomic.Pointer[raft.Raft]      // nil before Run
 	trans    atomic.Pointer[raft.Transport] // of node
 	streams  atomic.Pointer[streams]        // of trans; nil without a Network
+	idle     atomic.Pointer[quiet]          // of trans; nil without a Network
 	evidence chan metadata.BrokerID
 	halted   atomic.Pointer[chan struct{}] // closed when node has stopped
 	restart  chan struct{}                 // one slot: Raft must begin anew
@@ -241,7 +242,7 @@ func (q *Quorum) config(notify chan<- bool) *raft.Config {
 	c.CommitTimeout = commitTimeout
 	// One entry is in flight at a time. A channel with room would keep one that nobody answers once Raft has stopped.
 	c.BatchApplyCh = false
-	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = trailingLogs, snapshotThreshold, snapshotInterval
+	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = KeptEntries, snapshotThreshold, snapshotInterval
 	c.NoSnapshotRestoreOnStart = true // Open has done it, and refuses what Raft would skip
 	c.NotifyCh = notify
 	c.ShutdownOnRemove = false // the machine sees it, also on a follower

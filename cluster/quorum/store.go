@@ -24,6 +24,7 @@ type logStore struct {
 	timeout time.Duration
 	fatal   func(error)
 	stored  func(entries int, took time.Duration, err error)
+	added   func() // entries were written; may be nil
 	closer  func() error
 
 	jobs    chan *storeJob // to the one goroutine that writes, see work
@@ -127,6 +128,9 @@ func (s *logStore) StoreLogs(logs []*raft.Log) error {
 	err := s.storeInTime(logs)
 	if err == nil {
 		s.tail.add(logs)
+		if s.added != nil {
+			s.added()
+		}
 	}
 	return err
 }

@@ -10,7 +10,7 @@ import (
 const tailBytes = 2 << 20
 
 // tail keeps the last entries in memory. A leader reads the last one each time that it tells a follower of its commits,
-// a hundred times a second, and every new one once for each follower.
+// and every new one once for each follower.
 type tail struct {
 	mu struct {
 		sync.Mutex
@@ -48,6 +48,16 @@ func (t *tail) get(index uint64, l *raft.Log) bool {
 	}
 	*l = *t.mu.logs[index-t.mu.logs[0].Index]
 	return true
+}
+
+// last is the index of the last entry, 0 for none.
+func (t *tail) last() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := len(t.mu.logs); n > 0 {
+		return t.mu.logs[n-1].Index
+	}
+	return 0
 }
 
 func (t *tail) clear() {
