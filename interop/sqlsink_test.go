@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,14 +23,14 @@ import (
 	"github.com/karstlog/karst/client/sqlsink"
 )
 
-// TestSinkIntoSQLite, ...PostgreSQL and ...MySQL store each record of a topic once in a real database, while the processes
+// TestSinkIntoSQLite, ...PostgreSQL and ...MariaDB store each record of a topic once in a real database, while the processes
 // that do it die in the middle of a transaction and others take over.
 func TestSinkIntoSQLite(t *testing.T) {
 	dsn := "file:" + filepath.Join(t.TempDir(), "sink.db") + "?_busy_timeout=20000&_txlock=immediate"
 	sink(t, "sqlite3", dsn, sqlsink.Question)
 }
 
-// TestSinkIntoPostgreSQL uses the server of $KARST_TEST_POSTGRES, or starts one if it is installed.
+// TestSinkIntoPostgreSQL uses the server of $KARST_TEST_POSTGRES, or starts the one that scripts/interop.sh installs.
 func TestSinkIntoPostgreSQL(t *testing.T) {
 	dsn := os.Getenv("KARST_TEST_POSTGRES")
 	if dsn == "" {
@@ -38,54 +39,111 @@ func TestSinkIntoPostgreSQL(t *testing.T) {
 	sink(t, "postgres", dsn, sqlsink.Dollar)
 }
 
-// TestSinkIntoMySQL uses the server of $KARST_TEST_MYSQL, MySQL or MariaDB.
-func TestSinkIntoMySQL(t *testing.T) {
+// TestSinkIntoMariaDB uses the server of $KARST_TEST_MYSQL, MySQL or MariaDB, or starts the one that scripts/interop.sh
+// installs.
+func TestSinkIntoMariaDB(t *testing.T) {
 	dsn := os.Getenv("KARST_TEST_MYSQL")
 	if dsn == "" {
-		t.Skip("KARST_TEST_MYSQL names no server")
+		dsn = mariadb(t)
 	}
 	sink(t, "mysql", dsn, sqlsink.Question)
+}
+
+// database is a directory for a database server, and the user who runs it: neither of them agrees to be root.
+type database struct {
+	t   *testing.T
+	dir string
+	as  *syscall.SysProcAttr
+}
+
+func newDatabase(t *testing.T, account string) database {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "karst-db") // short: a socket's path has a limit
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	d := database{t: t, dir: dir, as: &syscall.SysProcAttr{}}
+	if os.Getuid() != 0 {
+		return d
+	}
+	u, err := user.Lookup(account)
+	if err != nil { // the package of the server alone makes no user
+		u, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, _ := strconv.Atoi(u.Uid)
+	gid, _ := strconv.Atoi(u.Gid)
+	d.as.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	if err := os.Chown(dir, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// run runs a program to its end.
+func (d database) run(name string, args ...string) {
+	d.t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.SysProcAttr, cmd.Dir = d.as, d.dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		d.t.Fatalf("%s: %v\n%s", name, err, tail(string(out)))
+	}
+}
+
+// serve starts a server, which is asked to end when the test does.
+func (d database) serve(name string, args ...string) {
+	d.t.Helper()
+	server := exec.Command(name, args...)
+	server.SysProcAttr, server.Dir = d.as, d.dir
+	var said strings.Builder
+	server.Stderr = &said
+	if err := server.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.t.Cleanup(func() {
+		_ = server.Process.Signal(syscall.SIGTERM)
+		_ = server.Wait()
+		if d.t.Failed() {
+			d.t.Logf("%s said:\n%s", name, tail(said.String()))
+		}
+	})
 }
 
 // postgres starts a server with an empty database.
 func postgres(t *testing.T) string {
 	t.Helper()
-	initdb, err := exec.LookPath("initdb")
-	if err != nil {
-		t.Skip("PostgreSQL is not installed, and KARST_TEST_POSTGRES names no server")
-	}
-	dir, err := os.MkdirTemp("", "karst-pg")
+	bin := tool(t, "POSTGRES_BIN")
+	d := newDatabase(t, "postgres")
+	data := filepath.Join(d.dir, "data")
+	d.run(filepath.Join(bin, "initdb"), "-D", data, "-U", "karst", "-A", "trust", "--no-sync")
+	_, port, _ := strings.Cut(freeAddr(t), ":")
+	d.serve(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", d.dir)
+	waitFor(t, "127.0.0.1:"+port)
+	return "postgres://karst@127.0.0.1:" + port + "/postgres?sslmode=disable"
+}
+
+// mariadb starts a server with an empty database.
+func mariadb(t *testing.T) string {
+	t.Helper()
+	d := newDatabase(t, "mysql")
+	data, socket := filepath.Join(d.dir, "data"), filepath.Join(d.dir, "socket")
+	d.run(tool(t, "MARIADB_INSTALL"), "--no-defaults", "--datadir="+data, "--auth-root-authentication-method=normal", "--skip-test-db")
+	d.serve(tool(t, "MARIADB_SERVER"), "--no-defaults", "--datadir="+data, "--socket="+socket, "--skip-networking",
+		"--pid-file="+filepath.Join(d.dir, "pid"), "--innodb-flush-method=fsync")
+	dsn := "root@unix(" + socket + ")/"
+	db, err := sql.Open("mysql", dsn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	as := &syscall.SysProcAttr{}
-	if os.Getuid() == 0 { // it refuses to run as root
-		const nobody = 65534
-		as.Credential = &syscall.Credential{Uid: nobody, Gid: nobody}
-		if err := os.Chown(dir, nobody, nobody); err != nil {
-			t.Fatal(err)
-		}
-	}
-	data := filepath.Join(dir, "data")
-	cmd := exec.Command(initdb, "-D", data, "-U", "karst", "-A", "trust", "--no-sync")
-	cmd.SysProcAttr, cmd.Dir = as, dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Skipf("initdb does not work here: %v\n%s", err, tail(string(out)))
-	}
-	addr := freeAddr(t)
-	_, port, _ := strings.Cut(addr, ":")
-	server := exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", dir)
-	server.SysProcAttr, server.Dir = as, dir
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Signal(syscall.SIGINT)
-		_ = server.Wait()
+	defer db.Close()
+	await(t, func() error {
+		_, err := db.ExecContext(t.Context(), "CREATE DATABASE IF NOT EXISTS sink")
+		return err
 	})
-	waitFor(t, addr)
-	return "postgres://karst@" + addr + "/postgres?sslmode=disable"
+	return dsn + "sink"
 }
 
 func sink(t *testing.T, driver, dsn string, marks sqlsink.Placeholders) {

@@ -23,6 +23,17 @@ need mvn maven
 need node nodejs npm
 need python3 python3 python3-venv
 export KCAT=$(command -v kcat)
+# Database servers for the SQL sink, which the tests start themselves. Debian's PostgreSQL would start its own, too.
+postgres_bin() { compgen -G '/usr/lib/postgresql/*/bin/initdb' | tail -n 1 | xargs -r dirname; }
+if [ -z "$(postgres_bin)" ]; then
+  guard=/usr/sbin/policy-rc.d
+  [ -e $guard ] || { printf '#!/bin/sh\nexit 101\n' >$guard && chmod +x $guard && trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }
+  apt-get -qq update && apt-get install -y -qq postgresql >/dev/null
+fi
+export POSTGRES_BIN=$(postgres_bin)
+need mariadbd mariadb-server-core mariadb-client-core
+export MARIADB_SERVER=$(command -v mariadbd) MARIADB_INSTALL=$(command -v mariadb-install-db)
+[ -n "$POSTGRES_BIN" ] && [ -n "$MARIADB_INSTALL" ] || { echo "PostgreSQL or MariaDB could not be installed"; exit 1; }
 
 if [ ! -e "$BUILD/venv/.complete" ]; then
   python3 -m venv "$BUILD/venv"
