@@ -29,10 +29,29 @@ for n in 1 2 3; do
 	eval "pid$n=$!"
 done
 all=$host:$(client 1),$host:$(client 2),$host:$(client 3)
-"$kctl" cluster health --wait --timeout 60s -b "$all" >/dev/null || {
-	echo "the cluster did not form; the brokers' logs are $dir/*.log" >&2
-	exit 1
+
+# fell names a broker that has ended, and why.
+fell() {
+	for n in 1 2 3; do
+		eval "pid=\$pid$n"
+		kill -0 "$pid" 2>/dev/null && continue
+		why=$(sed -n 's/^error: //p' "$dir/$n.log" | tail -n 1)
+		echo "broker $n has ended: ${why:-see $dir/$n.log}" >&2
+		return 0
+	done
+	return 1
 }
+
+all=$host:$(client 1),$host:$(client 2),$host:$(client 3)
+deadline=$(($(date +%s) + ${PATIENCE:-60}))
+until "$kctl" cluster health --wait --brokers 3 --timeout 2s -b "$all" >/dev/null 2>&1; do
+	! fell || exit 1
+	if [ "$(date +%s)" -ge $deadline ]; then
+		echo "the cluster did not form; the brokers' logs are $dir/*.log" >&2
+		exit 1
+	fi
+done
+! fell || exit 1
 cat <<END
 three brokers run: $all
   logs      $dir/1.log $dir/2.log $dir/3.log

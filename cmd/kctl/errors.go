@@ -116,6 +116,8 @@ func judgeCause(err error) (status int, advice string) {
 		return exitInterrupt, ""
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout, "raise --timeout, or look at the broker's log"
+	case errors.Is(err, syscall.EADDRINUSE):
+		return exitCondition, "another process has that port: `ss -ltnp` names it; --listen, --http-addr, --cluster-addr and --gossip-addr choose others"
 	case errors.As(err, &dns):
 		return exitTimeout, "the name does not resolve here; check -b, and advertised.listeners of the broker"
 	case errors.As(err, &op):
