@@ -45,7 +45,7 @@ func (s *Set) Compare(ctx context.Context, l *storage.Log, mine storage.Sum) {
 	if p == nil || p.log != l {
 		return
 	}
-	same, leader := s.sameAs(ctx, p, mine)
+	same, _ := s.sameAs(ctx, p, mine)
 	if same == nil {
 		return
 	}
@@ -64,7 +64,8 @@ func (s *Set) Compare(ctx context.Context, l *storage.Log, mine storage.Sum) {
 	if err != nil {
 		return
 	}
-	if same, leader = s.sameAs(ctx, p, mine); same == nil || *same {
+	same, leader := s.sameAs(ctx, p, mine)
+	if same == nil || *same {
 		return
 	}
 	if p.differs.Swap(&Difference{From: mine.From, To: mine.To, Leader: leader}) == nil {
