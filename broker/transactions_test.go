@@ -147,7 +147,7 @@ func lastOffset(w *wire, partition int32, isolation int8) int64 {
 	return ask[*kmsg.ListOffsetsResponse](w, 4, req).Topics[0].Partitions[0].Offset
 }
 
-func want(t *testing.T, what string, got, code int16) {
+func want(t testing.TB, what string, got, code int16) {
 	t.Helper()
 	if got != code {
 		t.Errorf("%s: code %d, want %d", what, got, code)
