@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
@@ -408,5 +409,33 @@ func TestStoppedQuorumIsSaidAtOnce(t *testing.T) {
 	res := r.CreateTopics(context.Background(), []controller.NewTopic{newTopic("t")}, CreateOptions{})[0]
 	if !errors.As(res.Err, new(*quorum.StoppedError)) {
 		t.Errorf("got %v", res.Err)
+	}
+}
+
+func TestFarthestBehindInTheMetadataLog(t *testing.T) {
+	im := metadata.Empty()
+	for id := metadata.BrokerID(1); id <= 5; id++ {
+		var err error
+		im, _, err = im.Apply(100_000, metadata.RegisterBroker{Broker: metadata.Broker{
+			ID: id, Incarnation: uuid.UUID{byte(id)}, Fenced: id == 4,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := map[metadata.BrokerID]uint64{1: 5, 2: 99_990, 3: 40_000, 4: 7} // 1 is the controller, 4 fenced, 5 was not heard
+	of := func(id metadata.BrokerID) progress {
+		if index, ok := at[id]; ok {
+			return progress{index, time.Now()}
+		}
+		return progress{}
+	}
+	if id, behind := farthestBehind(im, 1, of); id != 3 || behind != 60_000 {
+		t.Errorf("broker %d is %d behind", id, behind)
+	}
+	at[3] = 100_000
+	at[2] = 100_001 // heard of after the image was read
+	if id, behind := farthestBehind(im, 1, of); id != metadata.NoBroker || behind != 0 {
+		t.Errorf("broker %d is %d behind", id, behind)
 	}
 }

@@ -90,6 +90,7 @@ func (c *Cluster) control(ctx context.Context, term uint64) {
 			return
 		}
 	}
+	c.metrics.behind.Set(0)
 	c.o.Logger.Info("this broker is no longer the controller", "term", term)
 }
 
@@ -118,8 +119,9 @@ type tenure struct {
 	term        uint64
 	there, away map[metadata.BrokerID]time.Time // since when brokers are in use, or fenced
 	rebalanced  time.Time
-	raisedAt    uint64 // index of the image looked at
-	unproven    bool   // there may be partitions to recover
+	raisedAt    uint64    // index of the image looked at
+	warned      time.Time // that a broker is far behind in the metadata log
+	unproven    bool      // there may be partitions to recover
 
 	pings struct {
 		sync.Mutex

@@ -9,6 +9,7 @@ type metrics struct {
 	fenced            prometheus.Counter
 	unclean           prometheus.Counter
 	recovered         prometheus.Counter
+	behind            prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -28,11 +29,15 @@ func newMetrics() *metrics {
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "karst_cluster_recovered_elections_total", Help: "Leaders elected by the longest log, since nobody could prove to have everything.",
 		}),
+		behind: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "karst_cluster_metadata_lag_entries",
+			Help: "Entries of the metadata log that the slowest broker in use is behind, as its controller knows; 0 elsewhere.",
+		}),
 	}
 }
 
 func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.autoCreateDropped, m.producerIDBlocks, m.fenced, m.unclean, m.recovered}
+	return []prometheus.Collector{m.autoCreateDropped, m.producerIDBlocks, m.fenced, m.unclean, m.recovered, m.behind}
 }
 
 func (m *metrics) register(r prometheus.Registerer) error {

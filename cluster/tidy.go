@@ -24,6 +24,8 @@ const (
 	voterGrace = time.Minute
 	// caughtUp is how many entries a server may be behind and still become a voter.
 	caughtUp = 1000
+	// warnInterval lies between two warnings about the same thing.
+	warnInterval = time.Minute
 	// maxVoterSteps is more than any change of brokers needs; the rest comes a moment later.
 	maxVoterSteps = 8
 )
@@ -36,6 +38,7 @@ func (t *tenure) tidy(ctx context.Context) {
 	t.raise(ctx)
 	t.expel(ctx)
 	t.voters(ctx, now)
+	t.slowest(now)
 	if pause, on := rebalancing(t.View().Layers()); !on || now.Sub(t.rebalanced) < pause {
 		return
 	}
@@ -173,6 +176,32 @@ func (t *tenure) voterStep(ctx context.Context, now time.Time) (done bool) {
 	}
 	t.o.Logger.Info("quorum changed", "server", step.Server, "action", step.Action.String())
 	return true
+}
+
+// slowest tells of the broker that is farthest behind in the metadata log: one that falls out of what the log keeps needs a
+// snapshot of everything.
+func (t *tenure) slowest(now time.Time) {
+	id, behind := farthestBehind(t.Image(), t.o.BrokerID, t.signs.progress)
+	t.metrics.behind.Set(float64(behind))
+	switch late := behind > quorum.KeptEntries/2; {
+	case late && now.Sub(t.warned) >= warnInterval:
+		t.warned = now
+		t.o.Logger.Warn("a broker is far behind in the metadata log", "broker", id, "entries", behind, "kept", quorum.KeptEntries)
+	case !late:
+		t.warned = time.Time{}
+	}
+}
+
+// farthestBehind is, of the brokers in use, the one that has applied the least, by its last heartbeat.
+func farthestBehind(im *metadata.Image, self metadata.BrokerID, of func(metadata.BrokerID) progress) (id metadata.BrokerID, behind uint64) {
+	id = metadata.NoBroker
+	for _, b := range im.Brokers() {
+		p := of(b.ID)
+		if !b.Fenced && b.ID != self && !p.at.IsZero() && im.Index() > p.index+behind {
+			id, behind = b.ID, im.Index()-p.index
+		}
+	}
+	return id, behind
 }
 
 // recover finds leaders for partitions all of whose in-sync replicas came back without proof.
