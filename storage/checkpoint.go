@@ -261,14 +261,20 @@ func readFile(fs vfs.FS, path string, maxBytes int64) ([]byte, error) {
 // writeAtomic replaces path with b: written beside it, synced, renamed, directory synced. After a crash the file has
 // either its old or its new content; after a nil error, the new one.
 func writeAtomic(fs vfs.FS, path string, b []byte) error {
+	if err := putAtomic(fs, path, b); err != nil {
+		return err
+	}
+	return fs.SyncDir(filepath.Dir(path))
+}
+
+// putAtomic is writeAtomic without the directory's sync: after a crash the file has its old or its new content, or is
+// missing as it was before.
+func putAtomic(fs vfs.FS, path string, b []byte) error {
 	tmp := path + ".tmp"
 	if err := writeSynced(fs, tmp, b); err != nil {
 		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
-	if err := fs.Rename(tmp, path); err != nil {
-		return err
-	}
-	return fs.SyncDir(filepath.Dir(path))
+	return fs.Rename(tmp, path)
 }
 
 func writeSynced(fs vfs.FS, path string, b []byte) error {

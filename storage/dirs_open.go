@@ -132,8 +132,8 @@ func (d *Dirs) release(s *slot) {
 	}
 }
 
-// prepare claims the slot and sees to it that the right directory is there, with its partition.metadata. Its name is not
-// durable yet.
+// prepare claims the slot and sees to it that the right directory is there, with its partition.metadata. Of a new one
+// neither name is durable yet.
 func (d *Dirs) prepare(ctx context.Context, j *openJob) {
 	if j.err = errors.Join(j.err, ctx.Err()); j.err != nil {
 		return
@@ -241,7 +241,9 @@ func (d *Dirs) create(s *slot, r OpenRequest) error {
 		return err
 	}
 	if !r.TopicID.IsZero() {
-		if err := WritePartitionMetadata(dir.fs, path, PartitionMetadata{r.TopicID}); err != nil {
+		// Durable with the first segment, before there is a record; lost until then, it is written again.
+		m := PartitionMetadata{r.TopicID}
+		if err := putAtomic(dir.fs, filepath.Join(path, partitionMetadataFile), m.encode()); err != nil {
 			return err
 		}
 	}
@@ -333,7 +335,9 @@ func (d *Dirs) finish(ctx context.Context, j *openJob, gates map[*directory]chan
 			defer func() { <-gate }()
 		}
 	}
-	if j.log, j.err = Open(d.logOptions(s, j.r.Config)); j.err != nil {
+	o := d.logOptions(s, j.r.Config)
+	o.Named = j.made
+	if j.log, j.err = Open(o); j.err != nil {
 		j.log = nil
 		d.mu.Lock()
 		s.hint.ends = nil // whatever the marker said

@@ -176,6 +176,53 @@ func TestOpenAllTellsOfEachLog(t *testing.T) {
 	r.close(d)
 }
 
+// TestNewLogsCostTwoSyncsEach: one of the file with the topic's id and one of the partition's directory, which also has
+// the first segment's name; and one for the names of all. Three brokers on one disk make a topic three times.
+func TestNewLogsCostTwoSyncsEach(t *testing.T) {
+	r := newRig(t, 1)
+	d := r.start()
+	before := map[vfs.Kind]int{}
+	count := func(counts map[vfs.Kind]int) {
+		for _, op := range r.f.Ops() {
+			counts[op.Kind]++
+		}
+	}
+	count(before)
+	const n = 20
+	var rs []OpenRequest
+	for i := range int32(n) {
+		rs = append(rs, OpenRequest{TopicPartition: TopicPartition{"t", i}, TopicID: r.id(1), Config: small(), New: true})
+	}
+	if err := d.OpenAll(context.Background(), rs, func(_ TopicPartition, _ *Log, err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	after := map[vfs.Kind]int{}
+	count(after)
+	if files, dirs := after[vfs.Sync]-before[vfs.Sync], after[vfs.SyncDir]-before[vfs.SyncDir]; files != n || dirs != n+1 {
+		t.Errorf("%d files and %d directories synced for %d logs", files, dirs, n)
+	}
+	l, _ := d.Get(TopicPartition{"t", 3})
+	r.fill(l, 10)
+	if err := l.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	r.cut()
+	d = r.start()
+	for _, found := range d.Found() {
+		if found.TopicID != r.id(1) {
+			t.Errorf("%v after a power cut", found)
+		}
+	}
+	if got := len(d.Found()); got != n {
+		t.Errorf("%d logs after a power cut", got)
+	}
+	r.close(d)
+}
+
 func TestConcurrentOpensAndDeletesDoNotMix(t *testing.T) {
 	r := newRig(t, 1, "/a", "/b")
 	d := r.start()

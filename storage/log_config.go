@@ -93,6 +93,7 @@ type Ends struct {
 type Options struct {
 	FS        vfs.FS
 	Dir       string // the partition's directory; made when it is missing
+	Named     bool   // its own name is durable
 	Topic     string
 	Partition int32
 	TopicID   uuid.UUID // written to partition.metadata by whoever makes the directory

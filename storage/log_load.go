@@ -92,8 +92,10 @@ func (l *Log) list() (*opened, error) {
 		s.hasAborted.Store(aborted[s.base])
 	}
 	if len(o.segs) == 0 { // nothing is in the directory before its own name is durable
-		if err := l.fs().SyncDir(filepath.Dir(l.dir())); err != nil {
-			return nil, err
+		if !l.o.Named {
+			if err := l.fs().SyncDir(filepath.Dir(l.dir())); err != nil {
+				return nil, err
+			}
 		}
 		s, err := createSegment(l.env(), max(0, l.o.LogStart))
 		if err != nil {
