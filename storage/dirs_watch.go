@@ -221,8 +221,7 @@ func (f watchedFS) Space(name string) (total, free int64, err error) {
 type watchedFile struct {
 	vfs.File
 	w    *diskWatch
-	slot *slot        // of a .log file: its log has something to sync after a write
-	high atomic.Int64 // behind the last byte that was written
+	slot *slot // of a .log file: its log has something to sync after a write
 }
 
 func (f *watchedFile) ReadAt(p []byte, off int64) (int, error) {
@@ -240,7 +239,7 @@ func (f *watchedFile) WriteAt(p []byte, off int64) (int, error) {
 	i := f.w.begin()
 	n, err := f.File.WriteAt(p, off)
 	f.w.end(i)
-	return n, f.written(off, n, err)
+	return n, f.written(n, err)
 }
 
 func (f *watchedFile) Writev(bufs [][]byte, off int64) (int, error) {
@@ -250,16 +249,11 @@ func (f *watchedFile) Writev(bufs [][]byte, off int64) (int, error) {
 	i := f.w.begin()
 	n, err := f.File.Writev(bufs, off)
 	f.w.end(i)
-	return n, f.written(off, n, err)
+	return n, f.written(n, err)
 }
 
-// written takes note of a write. What was written over took its room before.
-func (f *watchedFile) written(off int64, n int, err error) error {
-	high, end := f.high.Load(), off+int64(n)
-	if end > high {
-		f.high.Store(end)
-		f.w.wrote(int(end - max(high, off)))
-	}
+func (f *watchedFile) written(n int, err error) error {
+	f.w.wrote(n)
 	if f.slot != nil {
 		f.slot.markDirty()
 	}
@@ -275,7 +269,6 @@ func (f *watchedFile) Sync() error {
 }
 
 func (f *watchedFile) Truncate(size int64) error {
-	f.high.Store(min(f.high.Load(), size))
 	return f.w.timed(func() error { return f.File.Truncate(size) })
 }
 

@@ -208,8 +208,8 @@ func (l *Log) writeLocked(p []byte, now time.Time) error {
 	s.unsynced.Store(true)
 	l.unsyncedSince.CompareAndSwap(0, max(1, now.UnixNano()))
 	s.reserve(f, len(p))
-	n, err := s.put(f, p)
-	if n >= len(p) && (err == nil || diskFull(err)) { // room for what was wanted, if not for zeros behind it
+	n, err := f.WriteAt(p, s.size.Load())
+	if err == nil && n == len(p) {
 		return nil
 	}
 	if err == nil {
@@ -218,7 +218,6 @@ func (l *Log) writeLocked(p []byte, now time.Time) error {
 	if terr := f.Truncate(s.size.Load()); terr != nil {
 		return l.fail(fmt.Errorf("cut a failed write back: %w", errors.Join(terr, err)))
 	}
-	s.filled, s.reserved = 0, 0
 	// Remains of the failed write must not come back under what is written here next.
 	if serr := f.Sync(); serr != nil {
 		return l.fail(fmt.Errorf("sync after a failed write: %w", errors.Join(serr, err)))
@@ -244,33 +243,9 @@ const (
 	reserveMost = 32 << 20
 )
 
-// put writes p behind the last byte. A write that leaves the block in which the one before ended also writes zeros up to
-// the end of its own block. Batches end at no page's end, and without this the system would take several small folios for
-// each, to allocate, to find when it writes back, and to free; and the next writes change neither the file's size nor
-// what is allocated to it, which makes their syncs cheap. A block is small beside what the segment has, and may have, so
-// that many small logs take no room. The zeros are cut off when the segment is closed; after a crash they are the tail of
-// a write that did not end.
-func (s *segment) put(f vfs.File, p []byte) (n int, err error) {
-	pos, limit := s.size.Load(), int64(s.env.config.Load().SegmentBytes)
-	end, block := pos+int64(len(p)), max(1, min(int64(len(zeros)), limit/8))
-	to := min((end+block-1)/block*block, limit)
-	if end < 4*block || end <= s.filled || end >= to {
-		return f.WriteAt(p, pos)
-	}
-	s.parts = [2][]byte{p, zeros[:to-end]}
-	n, err = f.Writev(s.parts[:], pos)
-	s.parts = [2][]byte{}
-	s.filled = max(s.filled, pos+int64(n))
-	return n, err
-}
-
-// zeros is a block: as much as a producer's batch has by default (batch.size).
-var zeros [16 << 10]byte
-
 // overhangs tells that there may be room behind the last byte which nothing will be written to.
 func (s *segment) overhangs() bool {
-	size := s.size.Load()
-	return s.env.config.Load().Preallocate || size >= reserveFrom || s.filled > size
+	return s.env.config.Load().Preallocate || s.size.Load() >= reserveFrom
 }
 
 // writeFailed makes a full disk a refusal; other errors stay what they are.

@@ -169,7 +169,7 @@ func (l *Log) checkSeam(o *opened, i int, point int64) error {
 // cutOpened cuts segment i at pos and drops all behind it.
 func (l *Log) cutOpened(o *opened, i int, f vfs.File, pos int64) error {
 	s := o.segs[i]
-	if zero, err := zeroFrom(f, pos, s.size.Load()); err != nil || !zero { // zeros are no write that was torn: see segment.put
+	if zero, err := zeroFrom(f, pos, s.size.Load()); err != nil || !zero { // zeros were allocated in advance
 		l.o.Logger.Warn("torn tail is cut off", "file", s.path, "pos", pos, "bytes", s.size.Load()-pos)
 	}
 	if err := l.dropOpened(o, i+1); err != nil {

@@ -54,18 +54,14 @@ func (l *Log) trimForGood(s *segment) error {
 	return nil
 }
 
-// trim gives back what was preallocated or reserved behind the last batch, and cuts the zeros off that stand there.
+// trim gives back what was preallocated or reserved behind the last batch.
 func (l *Log) trim(s *segment) error {
 	f, err := s.file.acquire()
 	if err != nil {
 		return err
 	}
 	defer s.file.release()
-	if err := f.Truncate(s.size.Load()); err != nil {
-		return err
-	}
-	s.filled, s.reserved = 0, 0
-	return nil
+	return f.Truncate(s.size.Load())
 }
 
 // close ends the segment's index, which goes from memory to its files. If they cannot be written it stays in memory.

@@ -63,11 +63,9 @@ type segment struct {
 	carried     atomic.Pointer[[]abortedEntry] // its entries, while its file does not have its name yet; otherwise nil
 
 	// For the writer alone: what the age of an active segment goes by.
-	reserved  int64     // end of the room on the disk that was asked for
-	filled    int64     // end of the zeros that were written behind the last batch
-	parts     [2][]byte // what is being written
-	firstTime int64     // largest timestamp of the first batch, -1 while there is none
-	created   int64     // wall clock, ms
+	reserved  int64 // end of the room on the disk that was asked for
+	firstTime int64 // largest timestamp of the first batch, -1 while there is none
+	created   int64 // wall clock, ms
 }
 
 // segmentEnv is what the segments of a log share.
