@@ -259,7 +259,7 @@ func (m *copier) sessionOptions() []kgo.Opt {
 		kgo.WithContext(m.ctx), kgo.Dialer(m.dial), kgo.TransactionalID(fmt.Sprint("copy-", m.id)), kgo.TransactionTimeout(5 * time.Second),
 		kgo.ConsumerGroup(copyGroup), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.SessionTimeout(3 * time.Second), kgo.HeartbeatInterval(300 * time.Millisecond),
-		kgo.RebalanceTimeout(10 * time.Second), kgo.FetchMaxWait(100 * time.Millisecond), kgo.RequireStableFetchOffsets(),
+		kgo.RebalanceTimeout(10 * time.Second), kgo.FetchMaxWait(100 * time.Millisecond),
 	}
 	if m.eager {
 		opts = append(opts, kgo.Balancers(kgo.RangeBalancer()))

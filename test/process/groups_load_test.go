@@ -94,7 +94,7 @@ func TestManyGroupsStayStable(t *testing.T) {
 		places[m], moves[m] = m.place(), m.moves.Load()
 		read -= m.read.Load()
 	}
-	used := usage(t, c)
+	used := resources(t, c)
 	from := time.Now()
 	time.Sleep(*groupSteady) // the load goes on; what is looked at is what happened, not how long it took
 	took := time.Since(from)
@@ -110,7 +110,7 @@ func TestManyGroupsStayStable(t *testing.T) {
 	if read == 0 {
 		t.Error("nothing was read")
 	}
-	for i, now := range usage(t, c) {
+	for i, now := range resources(t, c) {
 		t.Logf("broker %d: %.1f %% of a core, %d MiB resident, %.0f connections", i+1, 100*(now.cpu-used[i].cpu).Seconds()/took.Seconds(),
 			now.memory>>20, c.Brokers[i].Metric("karst_connections"))
 	}
@@ -159,8 +159,8 @@ type used struct {
 	memory int64 // bytes, resident
 }
 
-// usage reads /proc: user and system time stand in fields 14 and 15 of stat, in hundredths of a second.
-func usage(t *testing.T, c *proc.Cluster) []used {
+// resources reads /proc: user and system time stand in fields 14 and 15 of stat, in hundredths of a second.
+func resources(t *testing.T, c *proc.Cluster) []used {
 	t.Helper()
 	var out []used
 	for _, b := range c.Brokers {
