@@ -58,7 +58,8 @@ sim: ## a cluster under a seed, SEEDS times: crashes, cuts, lost power and disks
 mutants: ## each rule broken on purpose must fail a test
 	@scripts/mutants.sh
 
-crash: build ## kill -9 under load, again and again; nothing acknowledged may be missing
+crash: build ## kill -9 under load and power cuts of a disk in memory, again and again; nothing acknowledged may be missing
+	go test -count=1 -run 'TestPowerCutLeavesASyncedPrefix|TestLogEqualsItsModel|TestCompactionShowsTheFinalState' ./storage -rapid.checks=2000
 	go test -count=1 -v -run TestKill ./test/crash -args -rounds=50
 
 ROUNDS ?= 3

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"errors"
 	"path/filepath"
 	"slices"
 )
@@ -83,7 +84,8 @@ func (l *Log) remakeAborted(segs []*segment, i int) ([]abortedEntry, error) {
 	return entries, s.storeAborted(entries)
 }
 
-// storeAborted makes the transaction index hold exactly these entries.
+// storeAborted makes the transaction index hold exactly these entries. One that does already may still have to be synced:
+// the process before wrote it, or the segment before it was cut.
 func (s *segment) storeAborted(entries []abortedEntry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,8 +94,10 @@ func (s *segment) storeAborted(entries []abortedEntry) error {
 	switch {
 	case err != nil || old == nil && len(p) == 0:
 	case len(p) == 0:
-		err = s.env.fs.Remove(s.stem + suffixTxn)
-	case !bytes.Equal(old, p):
+		err = errors.Join(s.env.fs.Remove(s.stem+suffixTxn), s.env.fs.SyncDir(s.env.dir))
+	case bytes.Equal(old, p):
+		s.abortedSync.Store(true)
+	default:
 		err = writeAtomic(s.env.fs, s.stem+suffixTxn, p)
 	}
 	s.hasAborted.Store(len(entries) > 0)

@@ -325,6 +325,59 @@ func TestAbortedSurviveRestartsAndDamage(t *testing.T) {
 	}
 }
 
+// A process is killed before it syncs the second entry of a transaction index. The next one counts what it finds there as
+// recovered, so it makes it durable: the power cut after that must not turn aborted records into committed ones.
+func TestRecoveryMakesAbortedDurable(t *testing.T) {
+	mem := newDisk(1)
+	l := openTest(t, mem)
+	for i := range int32(8) {
+		mustAppend(t, l, txnal(spec{id: true, pid: 1, seq: i, size: 900}))
+		mark(t, l, 1, 0, false)
+		if i%4 != 0 {
+			continue
+		}
+		if err := l.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := l.Aborted(0, l.End())
+	if len(want) != 8 || len(l.Segments()) < 2 {
+		t.Fatalf("%d aborted in %d segments", len(want), len(l.Segments()))
+	}
+	mem.KillProcess()
+	l = openTest(t, mem)
+	rp := l.RecoveryPoint()
+	mem.LoseUnsynced()
+	l = openTest(t, mem, point(rp))
+	if diff := cmp.Diff(want, l.Aborted(0, l.End())); diff != "" {
+		t.Fatal(diff)
+	}
+}
+
+// The same where the process goes on, with a segment that was cut behind what was not synced.
+func TestCutKeepsAbortedToBeSynced(t *testing.T) {
+	mem := newDisk(1)
+	l := openTest(t, mem)
+	for i := range int32(2) {
+		mustAppend(t, l, txnal(spec{id: true, pid: 1, seq: i}))
+		if err := l.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		mark(t, l, 1, 0, false)
+	}
+	want := l.Aborted(0, l.End())
+	mustAppend(t, l, spec{})
+	if err := errors.Join(l.Truncate(4), l.Sync()); err != nil || len(want) != 2 {
+		t.Fatal(want, err)
+	}
+	rp := l.RecoveryPoint()
+	mem.LoseUnsynced()
+	l = openTest(t, mem, point(rp))
+	if diff := cmp.Diff(want, l.Aborted(0, l.End())); diff != "" || l.End() != 4 {
+		t.Fatalf("end %d: %s", l.End(), diff)
+	}
+}
+
 // A retry after a crash is recognised whatever the crash left of the snapshots.
 func TestRetriesAreRecognisedAfterACrash(t *testing.T) {
 	for _, damage := range []bool{false, true} {
