@@ -83,7 +83,7 @@ func saramaRoundTrip(t *testing.T, version sarama.KafkaVersion, codec sarama.Com
 	cfg.Producer.Compression = codec
 	cfg.Producer.Return.Successes = true
 	cfg.Producer.RequiredAcks = sarama.WaitForAll
-	cfg.Metadata.Retry.Backoff = 20 * time.Millisecond
+	cfg.Metadata.Retry.Backoff, cfg.Metadata.Retry.Max = 20*time.Millisecond, 500 // until the topic is there
 	headers := version.IsAtLeast(sarama.V0_11_0_0)
 	producer, err := sarama.NewAsyncProducer([]string{s.addr}, cfg)
 	if err != nil {
