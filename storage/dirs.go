@@ -236,7 +236,6 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	for _, path := range o.Paths {
 		d.dirs = append(d.dirs, newDirectory(d, path))
 	}
-	MakeRoom(o.FS, o.Paths, o.Logger)
 	if err := d.start(); err != nil {
 		for _, dir := range d.dirs {
 			dir.unlock()

@@ -41,8 +41,8 @@ func (d *Dirs) dropBallast(dir *directory) bool {
 	return err == nil
 }
 
-// MakeRoom gives up what is kept in log directories whose disk is all but full. It is for the start, before anything is
-// written: a broker could not come up again on the disk that it filled.
+// MakeRoom gives up what is kept in log directories whose disk is all but full. Whoever starts calls it before
+// anything is written, in these directories or beside them: a broker could not come up again on the disk that it filled.
 func MakeRoom(fsys vfs.FS, paths []string, logger *slog.Logger) {
 	for _, path := range paths {
 		name := filepath.Join(path, ballastFile)

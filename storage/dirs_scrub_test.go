@@ -2,6 +2,7 @@ package storage
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"testing"
 	"testing/synctest"
@@ -129,6 +130,7 @@ func TestStartOnAFullDisk(t *testing.T) {
 			if err := other.Truncate(free); err != nil {
 				t.Fatal(err)
 			}
+			MakeRoom(r.disk, r.o.Paths, slog.New(slog.DiscardHandler))
 			d = r.start()
 			stop = r.run(d)
 			l = r.log(d, orders, 1)

@@ -89,19 +89,7 @@ func demandTransactions(t *testing.T, addr string) {
 	cl := client(t, addr, kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords(),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{"txn": {0: kgo.NewOffset().AtStart()}}))
 	defer cl.Close()
-	var got []string
-	for next := int64(0); next < 36; {
-		fetches := cl.PollFetches(within(t))
-		if err := fetches.Err(); err != nil {
-			t.Fatal(err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			next = r.Offset + 1
-			if !r.Attrs.IsControl() {
-				got = append(got, string(r.Value))
-			}
-		})
-	}
+	got := valuesUpTo(t, cl, 36)
 	var want []string
 	for txn := range 6 {
 		for record := range 5 {
@@ -158,4 +146,22 @@ func unpack(t *testing.T, path string) string {
 			t.Fatal(err)
 		}
 	}
+}
+
+// valuesUpTo reads what cl consumes up to offset end, and leaves markers out.
+func valuesUpTo(t *testing.T, cl *kgo.Client, end int64) (values []string) {
+	t.Helper()
+	for next := int64(0); next < end; {
+		fetches := cl.PollFetches(within(t))
+		if err := fetches.Err(); err != nil {
+			t.Fatal(err)
+		}
+		fetches.EachRecord(func(r *kgo.Record) {
+			next = r.Offset + 1
+			if !r.Attrs.IsControl() {
+				values = append(values, string(r.Value))
+			}
+		})
+	}
+	return values
 }

@@ -85,11 +85,14 @@ func portsFree(base int) bool {
 
 // TestClusterScriptSaysWhichBrokerDied: a port is taken, and the script fails with the broker and the port.
 func TestClusterScriptSaysWhichBrokerDied(t *testing.T) {
-	base := freeBase(t)
-	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+101))
-	if err != nil {
-		t.Skip("somebody was quicker: ", err)
-	}
+	var base int
+	var l net.Listener
+	var err error
+	eventually(t, "a port that nobody else took", func() bool {
+		base = freeBase(t)
+		l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", base+101))
+		return err == nil
+	})
 	defer l.Close()
 	_, out, said, ended := clusterScript(t, base)
 	select {

@@ -498,18 +498,5 @@ func readCommitted(t *testing.T, c *proc.Cluster, partition int32) []string {
 		end = e.Offset
 		return err == nil && err2 == nil && s.Err == nil && e.Err == nil && s.Offset == e.Offset
 	})
-	var values []string
-	for next := int64(0); next < end; {
-		fetches := cl.PollFetches(within(t))
-		if err := fetches.Err(); err != nil {
-			t.Fatal(err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) {
-			next = r.Offset + 1
-			if !r.Attrs.IsControl() {
-				values = append(values, string(r.Value))
-			}
-		})
-	}
-	return values
+	return valuesUpTo(t, cl, end)
 }
