@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -131,6 +133,81 @@ func TestSliceOutlivesCutAndDeletion(t *testing.T) {
 	last.Release()
 	if n := len(readAll(t, l, l.Start())); n < 30 {
 		t.Fatalf("%d batches", n)
+	}
+}
+
+// A search that has an index mapped goes on in it while the segment is cut so short that nothing of the index is left.
+func TestMappedIndexOutlivesACut(t *testing.T) {
+	l := onDisk(t)
+	for len(*l.segments.Load()) < 2 {
+		mustAppend(t, l, spec{size: 200})
+	}
+	s := (*l.segments.Load())[0]
+	d, err := s.diskIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	offsets, err := d.offsets.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.offsets.release()
+	times, err := d.times.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.times.release()
+	if err := l.Truncate(1); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		mustAppend(t, l, spec{size: 200})
+	}
+	if err := l.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	err = vfs.Guard(func() {
+		if e, ok := searchMappedOffsets(offsets.Bytes(), d.nOffsets, maxRel); !ok || int64(e.rel) < 5 {
+			t.Errorf("last offset entry: %+v, %v", e, ok)
+		}
+		if e, ok := searchMappedTimes(times.Bytes(), d.nTimes, d.max.timestamp+1); !ok || e != d.max {
+			t.Errorf("last time entry: %+v, %v, want %+v", e, ok, d.max)
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// Who loads the index of a segment for the first time while it is cut away leaves no files under its name.
+func TestNoIndexFilesOfARetiredSegment(t *testing.T) {
+	l := onDisk(t)
+	for len(*l.segments.Load()) < 3 {
+		mustAppend(t, l, spec{size: 200})
+	}
+	s := (*l.segments.Load())[1]
+	s.mu.Lock() // as the reader who loads it
+	f, err := s.file.acquire()
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- l.Truncate(s.base - 1) }()
+	gone := func() bool { _, err := os.Stat(s.path); return err != nil }
+	for until := time.Now().Add(50 * time.Millisecond); !gone() && time.Now().Before(until); { // it should not go
+		runtime.Gosched()
+	}
+	x, err := s.loadIndex(f, s.size.Load())
+	if err == nil {
+		_, err = s.closeIndexLocked(x)
+	}
+	s.mu.Unlock()
+	s.file.release()
+	if err := errors.Join(err, <-done); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(s.stem + ".*"); err != nil || len(left) > 0 {
+		t.Fatalf("left of the segment: %v, %v", left, err)
 	}
 }
 

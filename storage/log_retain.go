@@ -203,7 +203,7 @@ func (s *segment) olderThan(age time.Duration, now time.Time) (bool, error) {
 // time.
 func (l *Log) deleteSegments(segs []*segment, now time.Time) error {
 	for _, s := range segs {
-		s.retire()
+		s.retireFully()
 		l.size.Add(-s.size.Load())
 	}
 	l.leftover = append(l.leftover, segs...)

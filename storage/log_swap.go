@@ -121,13 +121,6 @@ func (l *Log) showOutput(w *cleanWriter) {
 	l.hints.forget()
 }
 
-// retireFully retires a segment whose files are about to be those of another one: nobody writes its index any more.
-func (s *segment) retireFully() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.retire()
-}
-
 // finishReplace does steps 3 and 4.
 func (l *Log) finishReplace(w *cleanWriter, now time.Time) error {
 	due := now.Add(l.config.Load().FileDeleteDelay)

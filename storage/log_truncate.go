@@ -140,7 +140,7 @@ func (l *Log) truncateLocked(c cutPoint) error {
 	segs := *l.segments.Load()
 	l.lowerEnds(c.end)
 	for n := len(segs) - 1; n > c.index; n-- { // the last one first, so that a crash in between leaves no gap
-		segs[n].retire()
+		segs[n].retireFully()
 		if err := errors.Join(removeFiles(l.fs(), l.dir(), segs[n].base), l.fs().SyncDir(l.dir())); err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func (l *Log) cutSegment(s *segment, size, end int64) (*segment, error) {
 	if size == 0 {
 		n.firstTime = -1
 	}
-	idle := s.retire()
+	idle := s.retireFully()
 	f, err := l.fs().OpenFile(n.path, os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err
@@ -215,7 +215,8 @@ func (l *Log) copyStart(from vfs.File, path string, size int64) error {
 	return l.fs().SyncDir(l.dir())
 }
 
-// cutIndex loads the index of a cut segment as that of an active one, and makes its files match.
+// cutIndex loads the index of a cut segment as that of an active one, and puts files that match in the place of the old
+// ones: those are mapped by who reads in the segment as it was.
 func (l *Log) cutIndex(s *segment, size, end int64) error {
 	f, err := s.file.acquire()
 	if err != nil {
@@ -241,10 +242,7 @@ func (l *Log) cutIndex(s *segment, size, end int64) error {
 		x.aborted.set(entries)
 	}
 	s.mem.Store(x)
-	if err := s.flushIndex(); err != nil { // stale entries would be believed after a clean stop
-		return err
-	}
-	return nil
+	return s.replaceIndex(x) // stale entries would be believed after a clean stop
 }
 
 // resumeLocked makes segs the log's segments after a cut, and the rest of the log's state fit to them.
@@ -289,7 +287,7 @@ func (l *Log) truncateAllLocked(newStart int64) error {
 	l.leftover = nil
 	l.lowerEnds(min(newStart, l.end.Load()))
 	for n := len(old) - 1; n >= 0; n-- {
-		old[n].retire()
+		old[n].retireFully()
 		if err := errors.Join(removeFiles(l.fs(), l.dir(), old[n].base), l.fs().SyncDir(l.dir())); err != nil {
 			return err
 		}

@@ -311,3 +311,11 @@ func (s *segment) retire() (idle bool) {
 	}
 	return s.file.retire()
 }
+
+// retireFully retires a segment whose files are about to be removed, or to be those of another one: once it returns,
+// nobody writes an index under its name any more, which a reader who loads it for the first time would otherwise do.
+func (s *segment) retireFully() (idle bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.retire()
+}
