@@ -365,7 +365,8 @@ func TestOperationsOnDisk(t *testing.T) {
 	check("cut: later segments first, then the file, synced",
 		"remove D/~03.log", "remove D/~03.index", "remove D/~03.timeindex", "remove D/~03.txnindex", "syncdir D",
 		"truncate D/~00.log 2542", "sync D/~00.log",
-		"write D/~00.index 0+8", "truncate D/~00.index 8", "write D/~00.timeindex 0+12",
+		"remove D/~00.index", "remove D/~00.timeindex",
+		"create D/~00.index", "write D/~00.index 0+8", "create D/~00.timeindex", "write D/~00.timeindex 0+12",
 		"remove D/~03.snapshot",
 		"create D/leader-epoch-checkpoint.tmp", "write D/leader-epoch-checkpoint.tmp 0+8", "sync D/leader-epoch-checkpoint.tmp",
 		"rename D/leader-epoch-checkpoint.tmp D/leader-epoch-checkpoint", "syncdir D")

@@ -215,8 +215,8 @@ func (l *Log) copyStart(from vfs.File, path string, size int64) error {
 	return l.fs().SyncDir(l.dir())
 }
 
-// cutIndex loads the index of a cut segment as that of an active one, and puts files that match in the place of the old
-// ones: those are mapped by who reads in the segment as it was.
+// cutIndex loads the index of a cut segment as that of an active one, and makes new files for it: who reads in the segment
+// as it was has the old ones mapped.
 func (l *Log) cutIndex(s *segment, size, end int64) error {
 	f, err := s.file.acquire()
 	if err != nil {
@@ -241,8 +241,16 @@ func (l *Log) cutIndex(s *segment, size, end int64) error {
 		}
 		x.aborted.set(entries)
 	}
+	for _, suffix := range []string{suffixIndex, suffixTime} { // stale entries would be believed after a clean stop
+		if err := l.fs().Remove(s.stem + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
 	s.mem.Store(x)
-	return s.replaceIndex(x) // stale entries would be believed after a clean stop
+	if err := s.flushIndex(); !diskFull(err) { // without room the index stays in memory
+		return err
+	}
+	return nil
 }
 
 // resumeLocked makes segs the log's segments after a cut, and the rest of the log's state fit to them.

@@ -201,34 +201,19 @@ func (s *segment) extend(x *memIndex, f vfs.File, pos, next, size int64) (tail, 
 // and searches go there from now on.
 func (s *segment) closeIndexLocked(x *memIndex) (*diskIndex, error) {
 	x.noteTime()
-	if err := s.replaceIndexLocked(x); err != nil {
-		return nil, err
-	}
-	return s.useDiskLocked(x), nil
-}
-
-// replaceIndex makes the index files hold exactly x.
-func (s *segment) replaceIndex(x *memIndex) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.replaceIndexLocked(x)
-}
-
-func (s *segment) replaceIndexLocked(x *memIndex) error {
 	offsets, times := x.offsets.view(), x.times.view()
 	changed, err := s.ensureFile(suffixIndex, encodeOffsets(nil, offsets))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	changedTimes, err := s.ensureFile(suffixTime, encodeTimes(nil, times))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if changed || changedTimes {
 		s.indexDirty.Store(true)
 	}
-	x.written = writtenEntries{len(offsets), len(times)}
-	return nil
+	return s.useDiskLocked(x), nil
 }
 
 // useDiskLocked makes searches go to the index files, which hold exactly x.
