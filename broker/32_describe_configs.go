@@ -68,7 +68,8 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 		if r.ResourceName == "" {
 			return nil, &controller.RequestError{Reason: "The name of a client metrics subscription must not be empty."}
 		}
-		return nil, nil
+		layers.ClientMetrics = own
+		return entries(config.ClientMetricsOptions(), r.ConfigNames, req, layers.ClientMetricsValue), nil
 	}
 	return nil, &controller.RequestError{Reason: "Unsupported resource type " + strconv.Itoa(int(r.ResourceType)) + "."}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/karstlog/karst/karsttest"
@@ -423,7 +424,7 @@ func TestDescribeConfigsResources(t *testing.T) {
 		{kmsg.ConfigResourceTypeTopic, "nobody", 3, false},
 		{kmsg.ConfigResourceTypeTopic, "", 17, false},
 		{8, "1", 0, false},
-		{16, "m", 0, false},
+		{16, "m", 0, true},
 		{16, "", 42, false},
 		{32, "g", 0, true},
 		{32, "", 42, false},
@@ -521,5 +522,67 @@ func TestDescribeConfigsTellsTheListenersInUse(t *testing.T) {
 	if len(got) != 1 || got[0].Value == nil || *got[0].Value != "PLAINTEXT://"+b.Bootstrap()[0] ||
 		got[0].Source != kmsg.ConfigSourceStaticBrokerConfig || !got[0].ReadOnly {
 		t.Errorf("%+v", got)
+	}
+}
+
+func TestClientMetricsSubscriptionsAreKeptAndListed(t *testing.T) {
+	w := dial(t, karsttest.Start(t))
+	alter := func(op kmsg.IncrementalAlterConfigOp, name, value string) int16 {
+		t.Helper()
+		req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+		req.Resources = []kmsg.IncrementalAlterConfigsRequestResource{{
+			ResourceType: kmsg.ConfigResourceTypeClientMetrics, ResourceName: "sub",
+			Configs: []kmsg.IncrementalAlterConfigsRequestResourceConfig{{Name: name, Op: op, Value: &value}},
+		}}
+		return ask[*kmsg.IncrementalAlterConfigsResponse](w, 1, req).Resources[0].ErrorCode
+	}
+	listed := func(v int16) (names []string) {
+		req := kmsg.NewPtrListConfigResourcesRequest()
+		req.ResourceTypes = []int8{int8(kmsg.ConfigResourceTypeClientMetrics)}
+		for _, r := range ask[*kmsg.ListConfigResourcesResponse](w, v, req).ConfigResources {
+			names = append(names, r.Name)
+		}
+		return names
+	}
+	described := func() map[string]string {
+		req := kmsg.NewPtrDescribeConfigsRequest()
+		req.Resources = []kmsg.DescribeConfigsRequestResource{{ResourceType: kmsg.ConfigResourceTypeClientMetrics, ResourceName: "sub"}}
+		out := map[string]string{}
+		for _, c := range ask[*kmsg.DescribeConfigsResponse](w, 4, req).Resources[0].Configs {
+			out[c.Name] = fmt.Sprint(*c.Value, " ", c.Source)
+		}
+		return out
+	}
+	for name, value := range map[string]string{"interval.ms": "10000", "metrics": "org.apache.kafka.producer."} {
+		if code := alter(kmsg.IncrementalAlterConfigOpSet, name, value); code != 0 {
+			t.Fatalf("%s=%s: code %d", name, value, code)
+		}
+	}
+	if code := alter(kmsg.IncrementalAlterConfigOpSet, "match", "client_colour=red"); code != kerr.InvalidConfig.Code {
+		t.Errorf("a selector that nobody knows: code %d", code)
+	}
+	for _, bad := range [][2]string{{"interval.ms", "99"}, {"no.such", "1"}} {
+		if code := alter(kmsg.IncrementalAlterConfigOpSet, bad[0], bad[1]); code != kerr.InvalidRequest.Code {
+			t.Errorf("%s: code %d", bad, code)
+		}
+	}
+	want := map[string]string{
+		"interval.ms": "10000 CLIENT_METRICS_CONFIG", "metrics": "org.apache.kafka.producer. CLIENT_METRICS_CONFIG", "match": " DEFAULT_CONFIG",
+	}
+	if d := cmp.Diff(want, described()); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	for v := range int16(2) {
+		if d := cmp.Diff([]string{"sub"}, listed(v)); d != "" {
+			t.Errorf("v%d: -want +got\n%s", v, d)
+		}
+	}
+	for name := range want {
+		if code := alter(kmsg.IncrementalAlterConfigOpDelete, name, ""); code != 0 {
+			t.Errorf("deleting %s: code %d", name, code)
+		}
+	}
+	if names := listed(1); len(names) > 0 {
+		t.Errorf("still listed: %s", names)
 	}
 }

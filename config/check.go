@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,8 @@ func parseValid(t Type, valid string) (checker, error) {
 		return checkOffsetReset, nil
 	case "semicolon-separated Type:name":
 		return checkPrincipals, nil
+	case "client selectors":
+		return checkSelectors, nil
 	case "percentage or bytes":
 		return checkReserve, nil
 	case "bytes":
@@ -182,6 +185,37 @@ func checkPrincipals(v string) string {
 		}
 	}
 	return ""
+}
+
+// clientSelectors are what a client can be chosen by (KIP-714).
+var clientSelectors = []string{
+	"client_instance_id", "client_id", "client_software_name", "client_software_version", "client_source_address", "client_source_port",
+}
+
+// checkSelectors reads the clients that a subscription is for: selector=regular expression, several joined by commas.
+func checkSelectors(v string) string {
+	for _, e := range SplitList(v) {
+		selector, pattern, ok := strings.Cut(e, "=")
+		pattern = strings.TrimSpace(pattern)
+		if !ok || pattern == "" || strings.Contains(pattern, "=") || !slices.Contains(clientSelectors, strings.TrimSpace(selector)) || !closed(pattern) {
+			return "Illegal client matching pattern: " + e
+		}
+	}
+	return ""
+}
+
+// closed tells whether a regular expression of Java's is one: those of Go are fewer, so only what no dialect takes counts.
+func closed(pattern string) bool {
+	_, err := syntax.Parse(pattern, syntax.Perl)
+	var e *syntax.Error
+	if !errors.As(err, &e) {
+		return true
+	}
+	switch e.Code {
+	case syntax.ErrMissingBracket, syntax.ErrMissingParen, syntax.ErrUnexpectedParen, syntax.ErrTrailingBackslash, syntax.ErrMissingRepeatArgument:
+		return false
+	}
+	return true
 }
 
 // Reserve is how much of a volume stays free (karst.disk.reserve): a percentage, at most 10 GiB, or a number of bytes.

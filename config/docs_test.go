@@ -54,6 +54,9 @@ func docs() string {
 	section(&b, "Broker options that take effect later", "They are checked, kept and shown, and the broker warns of them"+
 		" at start. What they wait for is not served yet.", later)
 	section(&b, "Group options", "", GroupOptions())
+	section(&b, "Client metrics subscriptions", "Made, listed and taken back with `kctl config set client-metrics NAME`, `kafka-client-metrics.sh` or"+
+		" `kafka-configs.sh --entity-type client-metrics`. They are checked and kept with the metadata. No client pushes anything yet: as Apache Kafka"+
+		" without a telemetry receiver, the broker does not offer GetTelemetrySubscriptions and PushTelemetry.", ClientMetricsOptions())
 	b.WriteString("## Accepted without effect\n\nThese are Kafka's too. They are checked and shown by `kctl config`, and the" +
 		" broker names those that are set once at start.\n\n| option | why |\n|---|---|\n")
 	for _, o := range none {

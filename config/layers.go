@@ -24,6 +24,7 @@ const (
 // as Option.Canonical makes them (others are understood too).
 type Layers struct {
 	Topic, Group   map[string]string // set for the topic or group asked about
+	ClientMetrics  map[string]string // set for the client metrics subscription asked about
 	Broker         map[string]string // set at run time for this broker
 	ClusterDefault map[string]string // set at run time for all brokers
 	Static         map[string]string // file, environment, flags
@@ -58,6 +59,11 @@ func (l *Layers) GroupValue(name string) (v Value, ok bool) {
 	return l.resourceValue(ScopeGroup, name)
 }
 
+// ClientMetricsValue resolves an option of a client metrics subscription.
+func (l *Layers) ClientMetricsValue(name string) (v Value, ok bool) {
+	return l.resourceValue(ScopeClientMetrics, name)
+}
+
 // resourceValue lists the broker options behind an option unless they are at their default and the leading one has none
 // (retention.ms stands for log.retention.ms, which has no default beside log.retention.hours). Kafka leaves them out also
 // when log.retention.hours was set, and so says "default" of a value that comes from the file; here that is shown.
@@ -76,7 +82,7 @@ func (l *Layers) resourceValue(s Scope, name string) (Value, bool) {
 		behind = nil
 	}
 	v.Synonyms = append(v.Synonyms, behind...)
-	if s == ScopeGroup && len(o.Synonyms) == 0 {
+	if s != ScopeTopic && len(o.Synonyms) == 0 {
 		v.Synonyms = append(v.Synonyms, Synonym{Name: name, Value: o.Default, Source: SourceDefault})
 	}
 	return v, true
@@ -189,15 +195,21 @@ func (l *Layers) brokerLayers() [3]brokerLayer {
 }
 
 func (l *Layers) own(s Scope) map[string]string {
-	if s == ScopeGroup {
+	switch s {
+	case ScopeGroup:
 		return l.Group
+	case ScopeClientMetrics:
+		return l.ClientMetrics
 	}
 	return l.Topic
 }
 
 func ownSource(s Scope) Source {
-	if s == ScopeGroup {
+	switch s {
+	case ScopeGroup:
 		return SourceGroup
+	case ScopeClientMetrics:
+		return SourceClientMetrics
 	}
 	return SourceTopic
 }

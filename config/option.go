@@ -38,12 +38,13 @@ const (
 	ScopeTopic Scope = iota + 1
 	ScopeBroker
 	ScopeGroup
+	ScopeClientMetrics // a subscription to the metrics of clients (KIP-714)
 )
 
 // String returns the word used in the documentation.
 func (s Scope) String() string { return scopeNames[s] }
 
-var scopeNames = [...]string{"", "topic", "broker", "group"}
+var scopeNames = [...]string{"", "topic", "broker", "group", "client-metrics"}
 
 // Update says where a value may be changed while the broker runs (KIP-226).
 type Update int8
@@ -53,7 +54,7 @@ const (
 	ReadOnly    Update = iota // file, environment or flag only; needs a restart
 	PerBroker                 // for one broker, dynamically
 	ClusterWide               // for one broker or for all, dynamically
-	PerResource               // for one topic or group: the resource it belongs to
+	PerResource               // for one topic, group or subscription: the resource it belongs to
 )
 
 // String returns Kafka's word for the mode.

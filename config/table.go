@@ -17,7 +17,7 @@ var optionsTSV string
 // options holds the parsed table.
 type options struct {
 	all    []Option // by scope, then name
-	byName [ScopeGroup + 1]map[string]int
+	byName [ScopeClientMetrics + 1]map[string]int
 }
 
 var table = sync.OnceValue(func() *options {
@@ -36,6 +36,9 @@ func BrokerOptions() []Option { return visible(ScopeBroker) }
 
 // GroupOptions returns the options of a group by name, without the hidden ones. The slice is the caller's.
 func GroupOptions() []Option { return visible(ScopeGroup) }
+
+// ClientMetricsOptions returns the options of a client metrics subscription by name. The slice is the caller's.
+func ClientMetricsOptions() []Option { return visible(ScopeClientMetrics) }
 
 func visible(s Scope) []Option {
 	var out []Option

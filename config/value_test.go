@@ -89,6 +89,8 @@ func TestCanonical(t *testing.T) {
 		{ScopeGroup, "share.auto.offset.reset", "by_duration:P1DT2H3.5S", "by_duration:P1DT2H3.5S", ""},
 		{ScopeGroup, "share.auto.offset.reset", "by_duration:PT", "", "Value must be latest"},
 		{ScopeGroup, "share.auto.offset.reset", "by_duration:PT3S2H", "", "Value must be latest"},
+		{ScopeClientMetrics, "match", "client_id=a, client_source_port = 9[0-9]+", "client_id=a,client_source_port = 9[0-9]+", ""},
+		{ScopeClientMetrics, "match", "client_id=a)", "", "Illegal client matching pattern: client_id=a)"},
 		{ScopeGroup, "share.auto.offset.reset", "LATEST", "", "Value must be latest"},
 	} {
 		o, ok := Lookup(c.scope, c.name)

@@ -82,6 +82,11 @@ func (v View) scope(r metadata.Resource) (config.Scope, error) {
 			return 0, badRequest("The name of a group must not be empty.")
 		}
 		return config.ScopeGroup, nil
+	case metadata.ResourceClientMetrics:
+		if r.Name == "" {
+			return 0, badRequest("The name of a client metrics subscription must not be empty.")
+		}
+		return config.ScopeClientMetrics, nil
 	}
 	return 0, badRequest("Settings of resource type %d cannot be changed here.", r.Type)
 }
@@ -190,6 +195,8 @@ func (v View) current(scope config.Scope, o config.Option, set map[string]string
 		value, _ = layers.TopicValue(o.Name)
 	case config.ScopeGroup:
 		value, _ = layers.GroupValue(o.Name)
+	case config.ScopeClientMetrics:
+		value, _ = layers.ClientMetricsValue(o.Name)
 	default:
 		value, _ = layers.BrokerValue(o.Name)
 	}
@@ -206,7 +213,10 @@ func canonical(scope config.Scope, name, value string) (string, error) {
 		return "", unknownOption(scope, name)
 	}
 	out, err := o.Canonical(value)
-	if err != nil {
+	switch {
+	case err != nil && scope == config.ScopeClientMetrics && o.Type == config.TypeInt: // as Kafka, for its interval alone
+		return "", &RequestError{err.Error()}
+	case err != nil:
 		return "", &ConfigError{Name: name, Reason: err.Error(), Err: err}
 	}
 	return out, nil
@@ -214,6 +224,9 @@ func canonical(scope config.Scope, name, value string) (string, error) {
 
 func unknownOption(scope config.Scope, name string) error {
 	err := &config.UnknownError{Scope: scope, Name: name, Suggest: config.Suggest(scope, name)}
+	if scope == config.ScopeClientMetrics {
+		return &RequestError{err.Error()}
+	}
 	return &ConfigError{Name: name, Reason: err.Error(), Err: err}
 }
 

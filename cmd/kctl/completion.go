@@ -186,7 +186,7 @@ func (s *session) arguments(ctx context.Context, inv invocation) []candidate {
 	case path[0] == "config" && slices.Contains([]string{"get", "set", "unset"}, path[1]):
 		return s.configArguments(ctx, inv, path[1])
 	case path[len(path)-1] == "config" || path[len(path)-1] == "explain":
-		return optionCandidates("", config.ScopeTopic, config.ScopeBroker, config.ScopeGroup)
+		return optionCandidates("", config.ScopeTopic, config.ScopeBroker, config.ScopeGroup, config.ScopeClientMetrics)
 	case path[len(path)-1] == "error":
 		var out []candidate
 		for code := int16(-1); code < lastErrorCode; code++ {

@@ -41,7 +41,7 @@ var resourceKinds = []struct {
 	{"topic", kmsg.ConfigResourceTypeTopic, config.ScopeTopic},
 	{"broker", kmsg.ConfigResourceTypeBroker, config.ScopeBroker},
 	{"group", kmsg.ConfigResourceTypeGroupConfig, config.ScopeGroup},
-	{"client-metrics", kmsg.ConfigResourceTypeClientMetrics, 0},
+	{"client-metrics", kmsg.ConfigResourceTypeClientMetrics, config.ScopeClientMetrics},
 }
 
 const resourceUsage = "topic NAME | broker ID | broker default | group NAME | client-metrics NAME"
@@ -519,6 +519,8 @@ func options(scope config.Scope) []config.Option {
 		return config.BrokerOptions()
 	case config.ScopeGroup:
 		return config.GroupOptions()
+	case config.ScopeClientMetrics:
+		return config.ClientMetricsOptions()
 	}
 	return nil
 }

@@ -53,14 +53,14 @@ func (s *session) configExplain(c *cli.Context) error {
 	if p.format == "schema" {
 		return printSchema(p, optionColumns())
 	}
-	all := slices.Concat(config.TopicOptions(), config.GroupOptions(), config.BrokerOptions())
+	all := slices.Concat(config.TopicOptions(), config.GroupOptions(), config.ClientMetricsOptions(), config.BrokerOptions())
 	if c.Args().Len() == 0 {
 		return printRows(p, optionColumns(), all)
 	}
 	var found []config.Option
 	for _, name := range c.Args().Slice() {
 		before := len(found)
-		for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeGroup, config.ScopeBroker} {
+		for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeGroup, config.ScopeClientMetrics, config.ScopeBroker} {
 			if o, ok := config.Lookup(scope, name); ok {
 				found = append(found, o)
 			}
@@ -82,7 +82,7 @@ func (s *session) configExplain(c *cli.Context) error {
 }
 
 func suggestion(name string) string {
-	for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeBroker, config.ScopeGroup} {
+	for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeBroker, config.ScopeGroup, config.ScopeClientMetrics} {
 		if near := config.Suggest(scope, name); near != "" {
 			return "; did you mean " + near + "?"
 		}
