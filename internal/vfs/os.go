@@ -68,7 +68,15 @@ func (osFS) Space(name string) (total, free int64, err error) {
 	if err := ignoringEINTR(func() error { return unix.Statfs(name, &s) }); err != nil {
 		return 0, 0, &fs.PathError{Op: "statfs", Path: name, Err: err}
 	}
-	return int64(s.Blocks) * s.Bsize, int64(s.Bavail) * s.Bsize, nil
+	total, free = space(&s)
+	return total, free, nil
+}
+
+// space leaves out of both what the file system keeps for root: a process without its rights finds the disk full before
+// that, and a share of the whole would call a disk nearly full that is half empty when much is kept. df reckons alike.
+func space(s *unix.Statfs_t) (total, free int64) {
+	kept := s.Bfree - min(s.Bavail, s.Bfree)
+	return int64(s.Blocks-kept) * s.Bsize, int64(s.Bavail) * s.Bsize
 }
 
 // osFile adds to os.File what it lacks. The raw connection holds the descriptor while a system call runs, so that a
