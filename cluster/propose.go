@@ -106,9 +106,10 @@ func hasConfigs(have map[string]string, cmd metadata.SetConfigs) bool {
 }
 
 // catchUp makes sure that a decision sees what was answered to anybody before it was asked for, by any broker. The leader of
-// the metadata log knows it anyway.
+// the metadata log has no more of it than others: a follower may have applied, and answered, what the leader has committed
+// and is still to apply.
 func (c *Cluster) catchUp(ctx context.Context) error {
-	if c.alone() || c.o.Quorum.IsLeader() {
+	if c.alone() {
 		return nil
 	}
 	return c.o.Quorum.Barrier(ctx)

@@ -205,6 +205,24 @@ func fenced(im *metadata.Image, id metadata.BrokerID) bool {
 
 var all = [][]metadata.BrokerID{{1, 2, 3}, {2, 3, 1}, {3, 1, 2}}
 
+// TestControllerCatchesUpToo: another broker may have applied, and answered, what the leader of the metadata log has yet to
+// apply. So the leader refuses nothing before an entry that came after the question is applied.
+func TestControllerCatchesUpToo(t *testing.T) {
+	s := startSeveral(t, 3)
+	leader := s.leader()
+	before := leader.quorum.Stats().LastIndex
+	unknown := controller.NewTopic{
+		Name: "t", Partitions: controller.Default, ReplicationFactor: controller.Default,
+		Assignment: []controller.Assignment{{Partition: 0, Brokers: []metadata.BrokerID{9}}},
+	}
+	if r := leader.CreateTopics(s.within(), []controller.NewTopic{unknown}, CreateOptions{})[0]; r.Err == nil {
+		t.Error("a replica on a broker that there is not")
+	}
+	if after := leader.quorum.Stats().CommitIndex; after <= before {
+		t.Errorf("decided at index %d, begun at %d", after, before)
+	}
+}
+
 // TestEndedBrokerIsFencedAtOnce: who led is replaced, whoever the controller is, and comes back with its places given away.
 func TestEndedBrokerIsFencedAtOnce(t *testing.T) {
 	s := startSeveral(t, 3)
@@ -523,9 +541,9 @@ func TestImageThatDiffersStopsTheOddOne(t *testing.T) {
 	others := []*member{s.other(leader), s.other(leader, s.other(leader))}
 	beat := func(m *member, sum uint64) bool {
 		t.Helper()
-		self := life(m.id, 1)
+		self, im := life(m.id, 1), leader.Image()
 		a, err := wire.Heartbeat.Call(s.within(), m.link, leader.id, &wire.PbHeartbeat{
-			Broker: int32(m.id), Incarnation: self[:], Index: leader.Image().Index(), Checksum: leader.Image().Checksum() ^ sum,
+			Broker: int32(m.id), Incarnation: self[:], Index: im.Index(), Checksum: im.Checksum() ^ sum,
 		})
 		if err != nil {
 			t.Fatal(err)
