@@ -70,15 +70,10 @@ func (l *Link) connect(ctx context.Context, addr string, kind byte) (net.Conn, H
 	}
 	defer l.disown(nc)
 	c := l.secure(nc, addr)
-	deadline, _ := ctx.Deadline()
-	err = c.SetDeadline(deadline)
 	cut := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) }) // ends the read below
-	var peer Hello
-	if err == nil {
-		peer, err = l.introduce(c, kind)
-	}
-	if !cut() && err == nil {
-		err = ctx.Err()
+	peer, err := l.introduce(c, kind)
+	if !cut() {
+		err = errors.Join(ctx.Err(), err) // the caller knows its own end, not that of a read
 	}
 	if err == nil {
 		err = c.SetDeadline(time.Time{})

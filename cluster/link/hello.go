@@ -129,7 +129,7 @@ func (l *Link) welcome(c net.Conn) (net.Conn, byte, error) {
 	return c, kind[0], c.SetDeadline(time.Time{})
 }
 
-// introduce is the dialer's part; c has a deadline.
+// introduce is the dialer's part; whoever calls ends it in time.
 func (l *Link) introduce(c net.Conn, kind byte) (Hello, error) {
 	own := l.o.Hello()
 	if _, err := c.Write(greeting{hello: own}.append([]byte{kind})); err != nil {

@@ -450,7 +450,8 @@ func TestSilenceIsNoDeath(t *testing.T) {
 	w.set(2, silent.Addr().String())
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.Dial(ctx, 2, Kafka); !errors.As(err, new(*UnreachableError)) || errors.As(err, new(*RefusedError)) {
+	_, err = a.Dial(ctx, 2, Kafka)
+	if !errors.As(err, new(*UnreachableError)) || errors.As(err, new(*RefusedError)) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	select {
