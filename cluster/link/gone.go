@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
@@ -62,7 +63,8 @@ func (l *Link) broke(id metadata.BrokerID, incarnation uuid.UUID) {
 	}
 }
 
-// probe tries to reach a broker again, which tells established or refused.
+// probe tries to reach a broker again, which tells established or refused. A process that is about to end may still answer,
+// and nobody reads another connection to it yet: so the one that was made here is looked at for a while.
 func (l *Link) probe(id metadata.BrokerID) {
 	for _, pause := range probePauses {
 		if !l.sleep(pause, nil) {
@@ -71,13 +73,32 @@ func (l *Link) probe(id metadata.BrokerID) {
 		ctx, cancel := context.WithTimeout(context.Background(), helloTimeout)
 		c, err := l.Dial(ctx, id, Kafka)
 		cancel()
-		if err == nil {
-			_ = c.Close() // it has said who it is
-		}
-		if err == nil || errors.As(err, new(*RefusedError)) || errors.As(err, new(*IdentityError)) {
+		if err == nil && l.stays(c.(*watched)) || errors.As(err, new(*RefusedError)) || errors.As(err, new(*IdentityError)) {
 			return
 		}
 	}
+}
+
+// stays closes a connection on which nothing is said, once a kept one has had the time to take its place. It returns false
+// when the other side was faster, which is noted.
+func (l *Link) stays(w *watched) bool {
+	if !l.own(w.Conn) {
+		_ = w.Close()
+		return true // nobody asks any more
+	}
+	defer l.disown(w.Conn)
+	_ = w.SetReadDeadline(time.Now().Add(maxRedial))
+	_, err := w.Conn.Read(make([]byte, 1))
+	_ = w.Close() // it has served
+	if err == nil || errors.Is(err, os.ErrDeadlineExceeded) || l.ended() {
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s := l.mu.peers[w.to]; s.incarnation == w.incarnation {
+		s.broken = true
+	}
+	return false
 }
 
 // refused: nobody listens on a broker's port.

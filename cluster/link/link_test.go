@@ -134,7 +134,7 @@ func beat(n int32) *kmsg.HeartbeatRequest {
 }
 
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -384,6 +384,49 @@ func TestDeathIsSeen(t *testing.T) {
 	case got := <-told:
 		t.Errorf("told once more: %+v", got)
 	default:
+	}
+}
+
+// TestDeathRightAfterAnAnswerIsSeen: a process whose connections are closed already answers once more, before its port
+// refuses and any other connection to it is there.
+func TestDeathRightAfterAnAnswerIsSeen(t *testing.T) {
+	w := &world{}
+	a := w.start(t, setup{id: 1})
+	told := deaths(a)
+	port, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	w.set(2, port.Addr().String())
+	other := Hello{ClusterID: cluster, Broker: 2, Incarnation: uuid.UUID{2}, Generation: 1}
+	answered := make(chan net.Conn, 2)
+	go func() {
+		for range 2 {
+			c, err := port.Accept()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = c.Read(make([]byte, 1)) // the kind
+			if _, err := readGreeting(c); err != nil {
+				t.Error(err)
+			}
+			if _, err := c.Write(greeting{hello: other}.append(nil)); err != nil {
+				t.Error(err)
+			}
+			answered <- c
+		}
+	}()
+	if _, err := a.control(2).pipe(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	(<-answered).Close()
+	again := <-answered
+	port.Close()
+	again.Close()
+	if got := <-told; got.Broker != 2 || got.Incarnation != other.Incarnation {
+		t.Errorf("told of %+v", got)
 	}
 }
 
