@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/karstlog/karst/internal/check"
-	"github.com/karstlog/karst/test/internal/proc"
 )
 
 // TestListAppendUnderKills reads partitions and appends to them in transactions while the coordinator of transactions,
@@ -22,77 +21,10 @@ import (
 // began lies behind that one. Circles of writes alone (G0) are legal in Kafka's model between transactions at the same
 // time, and are counted.
 func TestListAppendUnderKills(t *testing.T) {
-	c := proc.NewCluster(t, 3, "transaction.abort.timed.out.transaction.cleanup.interval.ms=500")
-	c.Start()
-	c.AwaitHealth()
-	l := newLoad(t, c.Bootstrap(), 4)
-	l.createTopic(3)
-	c.AwaitHealth()
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var workers sync.WaitGroup
-	seed := schedule(t)
-	for i := range 4 {
-		w := &appender{load: l, id: fmt.Sprint("append-", i), process: i + 1, random: rand.New(rand.NewPCG(seed, uint64(i)))}
-		workers.Go(func() { w.run(ctx) })
-	}
-	kills := assault(t, c, l, rand.New(rand.NewPCG(seed, 99)))
-	stop()
-	workers.Wait()
-	h, err := l.recorder.History()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Final, h.End = l.committed(topic), l.now()
-	judgeTransactions(t, h, kills)
-}
-
-// assault kills, each round, the broker that coordinates transactions, one at random, and all at once, and lets each come
-// back. It returns how many times something was killed.
-func assault(t *testing.T, c *proc.Cluster, l *load, random *rand.Rand) int {
-	kills := 0
-	for range *rounds {
-		for _, whom := range []string{"coordinator", "one", "all"} {
-			calm()
-			victims := c.Brokers
-			switch whom {
-			case "coordinator":
-				victims = []*proc.Broker{c.Broker(transactionCoordinator(t, l))}
-			case "one":
-				victims = []*proc.Broker{c.Broker(1 + random.IntN(len(c.Brokers)))}
-			}
-			for _, b := range victims {
-				b.Kill()
-			}
-			if len(victims) == 1 {
-				calm() // the others go on
-			}
-			for _, b := range victims {
-				b.Launch()
-			}
-			c.AwaitHealth()
-			kills++
-		}
-	}
-	calm()
-	return kills
-}
-
-// transactionCoordinator asks who coordinates transactions, until somebody does.
-func transactionCoordinator(t *testing.T, l *load) int {
-	t.Helper()
-	cl := l.client()
-	defer cl.Close()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		x, ok := kadm.NewClient(cl).FindTxnCoordinators(ctx, "x")["x"]
-		cancel()
-		if ok && x.Err == nil && x.NodeID > 0 {
-			return int(x.NodeID)
-		}
-	}
-	t.Fatal("nobody coordinates transactions")
-	return 0
+	h, a := underKills(t, 4, func(l *load, i int, seed uint64) worker {
+		return &appender{load: l, id: fmt.Sprint("append-", i), process: i + 1, random: rand.New(rand.NewPCG(seed, uint64(i)))}
+	}, (*assailant).inRounds)
+	judgeTransactions(t, h, a.kills)
 }
 
 func judgeTransactions(t *testing.T, h check.History, kills int) {

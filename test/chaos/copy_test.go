@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -28,17 +29,12 @@ const (
 // group that join, leave and die all the time, while brokers are killed one by one and all at once. In the end each input
 // has one output, in order (KIP-98, KIP-447).
 func TestCopyExactlyOnceUnderKills(t *testing.T) {
-	c := proc.NewCluster(t, 3, "transaction.abort.timed.out.transaction.cleanup.interval.ms=500", "group.min.session.timeout.ms=1000",
-		"group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=4")
-	c.Start()
-	c.AwaitHealth()
-	l := newLoad(t, c.Bootstrap(), 4)
-	l.createTopic(3)
+	c, l := transactional(t, 4, "group.min.session.timeout.ms=1000", "group.initial.rebalance.delay.ms=0", "offsets.topic.num.partitions=4")
 	c.MustKctl("topic", "create", copyTopic, "-p", "4", "-r", "3", "-c", "min.insync.replicas=2")
 	c.AwaitHealth()
 	l.start(loadOptions{Producers: 2, Pace: 4 * time.Millisecond})
 	seed := schedule(t)
-	g := &copiers{load: l, cluster: c, random: rand.New(rand.NewPCG(seed, 1)), eager: seed%2 == 0}
+	g := &copiers{load: l, cluster: c, random: rand.New(rand.NewPCG(seed, 1)), eager: seed%2 == 0, log: clientLog(t)}
 	for range 2 {
 		g.join()
 	}
@@ -49,7 +45,9 @@ func TestCopyExactlyOnceUnderKills(t *testing.T) {
 		defer close(churned)
 		g.churn(ctx)
 	}()
-	kills := assault(t, c, l, rand.New(rand.NewPCG(seed, 99)))
+	a := newAssailant(t, c, l, seed)
+	a.inRounds()
+	calm()
 	l.end()
 	stop()
 	<-churned
@@ -70,18 +68,18 @@ func TestCopyExactlyOnceUnderKills(t *testing.T) {
 		h.Final[p] = es
 		outputs += len(es)
 	}
-	for i, a := range check.Pipeline(h, s) {
+	for i, anomaly := range check.Pipeline(h, s) {
 		if i == 20 {
 			t.Error("and more")
 			break
 		}
-		t.Error(a)
+		t.Error(anomaly)
 	}
 	if outputs == 0 {
 		t.Error("nothing was copied: the load did not run")
 	}
 	t.Logf("%d kills of brokers; members (eager: %t): %d joined, %d left, %d died; %d transactions committed, %d not; %d records copied",
-		kills, g.eager, g.joined, g.left, g.died, g.commits.Load(), g.aborts.Load(), outputs)
+		a.kills, g.eager, g.joined, g.left, g.died, g.commits.Load(), g.aborts.Load(), outputs)
 }
 
 // copiers are the members of the group.
@@ -94,6 +92,7 @@ type copiers struct {
 	joined, left, died int
 	commits, aborts    atomic.Int64
 	running            sync.WaitGroup
+	log                io.Writer // of all members' clients
 }
 
 // churn lets a member join, leave or die again and again.
@@ -173,10 +172,8 @@ func (g *copiers) arrived() map[check.Partition]int64 {
 			return at
 		}
 	}
-	for _, args := range [][]string{{"group", "describe", copyGroup}, {"txn", "list"}, {"cluster", "status"}} {
-		out, said, _ := g.cluster.Kctl(args...)
-		g.t.Logf("the copying does not come to its end; kctl %v:\n%s%s", args, out, said)
-	}
+	g.t.Logf("the copying does not come to its end: it is at %v, the inputs end at %v", at, ends)
+	explain(g.t, g.cluster)
 	return at
 }
 
@@ -270,6 +267,7 @@ func (m *copier) sessionOptions() []kgo.Opt {
 // patientSession is patient without the dial timeout, which excludes a dialer.
 func (m *copier) patientSession(more ...kgo.Opt) []kgo.Opt {
 	return append([]kgo.Opt{
+		kgo.WithLogger(kgo.BasicLogger(m.log, kgo.LogLevelDebug, func() string { return fmt.Sprintf("%s copy-%d ", m.now(), m.id) })),
 		kgo.SeedBrokers(m.seeds...), kgo.MetadataMinAge(50 * time.Millisecond), kgo.MetadataMaxAge(5 * time.Second),
 		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }), kgo.RetryTimeout(30 * time.Second),
 		kgo.RequestTimeoutOverhead(time.Second), kgo.ProduceRequestTimeout(time.Second), kgo.RecordPartitioner(kgo.ManualPartitioner()),

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/karstlog/karst/internal/check"
-	"github.com/karstlog/karst/test/internal/proc"
 )
 
 // amount of a record: each transfer takes from one partition what it gives to another.
@@ -28,47 +26,12 @@ func amount(value int64) int64 {
 // killed one after the other, and once all of them at once. In the end every transfer is there as a whole or not at all,
 // those that were acknowledged are there, and no transaction is left open.
 func TestTransfersUnderKills(t *testing.T) {
-	c := proc.NewCluster(t, 3, "transaction.abort.timed.out.transaction.cleanup.interval.ms=500")
-	c.Start()
-	c.AwaitHealth()
-	l := newLoad(t, c.Bootstrap(), 6)
-	l.createTopic(3)
-	c.AwaitHealth()
-	ctx, stop := context.WithCancel(t.Context())
-	var writers sync.WaitGroup
-	for i := range 4 {
-		w := &transfers{load: l, id: fmt.Sprint("bank-", i), process: i + 1}
-		writers.Go(func() { w.run(ctx) })
-	}
-	random := rand.New(rand.NewPCG(schedule(t), 1))
-	kills := 0
-	for end := time.Now().Add(*duration); time.Now().Before(end); kills++ {
-		calm()
-		victims := []*proc.Broker{c.Broker(1 + random.IntN(3))}
-		if kills%5 == 4 {
-			victims = c.Brokers
-		}
-		for _, b := range victims {
-			b.Kill()
-		}
-		if len(victims) == 1 {
-			calm()
-		}
-		for _, b := range victims {
-			b.Launch()
-		}
-		c.AwaitHealth()
-	}
-	stop()
-	writers.Wait()
-	h, err := l.recorder.History()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.Final = l.committed(topic)
+	h, a := underKills(t, 6, func(l *load, i int, _ uint64) worker {
+		return &transfers{load: l, id: fmt.Sprint("bank-", i), process: i + 1}
+	}, (*assailant).forAWhile)
 	found := append(check.Bank(h, check.BankOptions{Amount: amount, Whole: 10 * time.Second}), check.Transactions(h)...)
-	for _, a := range check.Illegal(found) {
-		t.Error(a)
+	for _, anomaly := range check.Illegal(found) {
+		t.Error(anomaly)
 	}
 	committed := 0
 	for _, x := range h.Txns {
@@ -79,7 +42,7 @@ func TestTransfersUnderKills(t *testing.T) {
 	if committed == 0 {
 		t.Error("no transaction was committed: the load did not run")
 	}
-	t.Logf("%d transactions, %d committed, %d kills", len(h.Txns), committed, kills)
+	t.Logf("%d transactions, %d committed, %d kills", len(h.Txns), committed, a.kills)
 }
 
 // transfers is one transactional producer.

@@ -134,7 +134,8 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	b.Move()
 	var err error
-	if b.log, err = os.Create(filepath.Join(dir, "log")); err != nil {
+	logs := filepath.Join(t.ArtifactDir(), "broker-"+strings.ReplaceAll(b.Addr, ":", "-")+".log") // go test -artifacts keeps it
+	if b.log, err = os.Create(logs); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
