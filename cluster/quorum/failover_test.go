@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -337,5 +338,34 @@ func TestSettings(t *testing.T) {
 	}
 	if !(&logStore{}).IsMonotonic() {
 		t.Error("the store keeps gaps")
+	}
+}
+
+// TestNoProposalStaysUnansweredAtTheEnd: Raft answers no entry that it has handed to the machine when it stops. A goroutine
+// that waited for one would be found by the bubble.
+func TestNoProposalStaysUnansweredAtTheEnd(t *testing.T) {
+	for range 20 { // what Raft's machine does first when it stops is drawn
+		synctest.Test(t, func(t *testing.T) {
+			var gate atomic.Pointer[chan struct{}]
+			busy := func(uint64) {
+				if g := gate.Load(); g != nil {
+					<-*g
+				}
+			}
+			tr := begin(t, shape{nodes: 1, pipes: true, tune: func(q *Quorum) { q.machine.applied = busy }})
+			leader := tr.leader()
+			leader.create(t, 0, 1)
+			_, index := leader.Servers()
+			g := make(chan struct{})
+			gate.Store(&g)
+			var calls sync.WaitGroup
+			calls.Go(func() { _ = leader.AddNonvoter(context.Background(), serverOf(2).ID, index) }) // the machine is at it
+			synctest.Wait()
+			calls.Go(func() { _ = leader.Propose(context.Background(), topic(1)) })
+			synctest.Wait()
+			time.AfterFunc(50*time.Millisecond, func() { close(g) })
+			leader.mustStop(t)
+			calls.Wait()
+		})
 	}
 }

@@ -40,6 +40,7 @@ const (
 	defaultStoreTimeout = 5 * time.Second
 	stopTimeout         = 900 * time.Millisecond
 	handOverTimeout     = 600 * time.Millisecond
+	arriveTimeout       = 200 * time.Millisecond
 )
 
 // Options say where the log is and who this node is.
@@ -83,6 +84,7 @@ type Quorum struct {
 	idle     atomic.Pointer[quiet]          // of trans; nil without a Network
 	evidence chan metadata.BrokerID
 	halted   atomic.Pointer[chan struct{}] // closed when node has stopped
+	packed   chan struct{}                 // closed when nothing more is proposed
 	restart  chan struct{}                 // one slot: Raft must begin anew
 	fresh    bool                          // this start has written the first configuration
 	tune     func(*raft.Config)            // by tests, before Run
@@ -109,7 +111,7 @@ func Open(o Options) (*Quorum, error) {
 	}
 	q := &Quorum{
 		o: o, queue: newQueue(), lead: newLeadership(), metrics: newMetrics(), fatal: make(chan error, 1),
-		evidence: make(chan metadata.BrokerID, 16), restart: make(chan struct{}, 1),
+		evidence: make(chan metadata.BrokerID, 16), restart: make(chan struct{}, 1), packed: make(chan struct{}),
 	}
 	if err := q.open(); err != nil {
 		return nil, errors.Join(err, q.Close())
@@ -148,7 +150,12 @@ func (q *Quorum) Run(ctx context.Context) error {
 	err := q.serve(ctx, func() error {
 		node, err := q.start(notify, observed)
 		if err == nil {
-			packing.Do(func() { rest.Go(q.pack) })
+			packing.Do(func() {
+				rest.Go(func() {
+					defer close(q.packed)
+					q.pack()
+				})
+			})
 			err = q.serveNode(ctx, node)
 		}
 		return err
@@ -197,7 +204,18 @@ func (q *Quorum) serveNode(ctx context.Context, node *raft.Raft) error {
 		}
 		return errRestart
 	}
+	q.arrive()
 	return errors.Join(err, q.stopNode(node))
+}
+
+// arrive takes no more proposals and lets the entry that is on its way arrive: Raft answers none that it has handed to the
+// machine when it stops.
+func (q *Quorum) arrive() {
+	q.queue.close()
+	select {
+	case <-q.packed:
+	case <-time.After(arriveTimeout):
+	}
 }
 
 // handOver gives leadership away before this node stops. It stops in any case.
