@@ -56,7 +56,9 @@ type Options struct {
 type Sink struct {
 	o     Options
 	store store
-	cl    *kgo.Client
+	opts  []kgo.Opt
+	cl    *kgo.Client   // of Run
+	begun chan struct{} // closed when cl and the table are there
 
 	mu struct {
 		sync.Mutex
@@ -84,16 +86,15 @@ func New(o Options) (*Sink, error) {
 	if o.MaxRecords <= 0 {
 		o.MaxRecords = 500
 	}
-	s := &Sink{o: o, store: store{table: o.Table, group: o.Group, marks: o.Placeholders}}
+	s := &Sink{o: o, store: store{table: o.Table, group: o.Group, marks: o.Placeholders}, begun: make(chan struct{})}
 	s.mu.next = map[place]int64{}
-	var err error
-	s.cl, err = kgo.NewClient(append([]kgo.Opt{
+	s.opts = append([]kgo.Opt{
 		kgo.SeedBrokers(o.Bootstrap...), kgo.ConsumerGroup(o.Group), kgo.ConsumeTopics(o.Topics...),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		// The group's own offsets are for those who watch its lag; nothing is read from them.
 		kgo.AutoCommitMarks(), kgo.AdjustFetchOffsetsFn(s.claim),
-	}, o.Extra...)...)
-	if err != nil {
+	}, o.Extra...)
+	if err := kgo.ValidateOpts(s.opts...); err != nil {
 		return nil, fmt.Errorf("sqlsink: %w", err)
 	}
 	return s, nil
@@ -101,12 +102,17 @@ func New(o Options) (*Sink, error) {
 
 // Run reads and stores until ctx ends, which is no error, or Handle or the database fail.
 func (s *Sink) Run(ctx context.Context) error {
-	defer s.cl.Close()
 	if err := s.store.create(ctx, s.o.DB); ctx.Err() != nil {
 		return nil
 	} else if err != nil {
 		return fmt.Errorf("sqlsink: create %s: %w", s.o.Table, err)
 	}
+	var err error
+	if s.cl, err = kgo.NewClient(s.opts...); err != nil {
+		return fmt.Errorf("sqlsink: %w", err)
+	}
+	defer s.cl.Close()
+	close(s.begun)
 	for {
 		fs := s.cl.PollRecords(ctx, s.o.MaxRecords)
 		if ctx.Err() != nil {
@@ -159,8 +165,14 @@ func (s *Sink) keep(ctx context.Context, at place, records []*Record) error {
 	return nil
 }
 
-// claim takes partitions over in the database when the group has given them to this process, and says where to read on.
+// claim takes partitions over in the database when the group has given them to this process, and says where to read on. The
+// client may call it before it is handed to Run.
 func (s *Sink) claim(ctx context.Context, given map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	select {
+	case <-s.begun:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	_, generation := s.cl.GroupMetadata()
 	for topic, partitions := range given {
 		for partition := range partitions {

@@ -56,7 +56,7 @@ func TestEveryRecordIsStoredOnce(t *testing.T) {
 		defer f.tx.Unlock()
 		return slices.Clone(f.results)
 	}
-	for end := time.Now().Add(30 * time.Second); len(stored()) < n && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); len(stored()) < n && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 	cancel()
@@ -103,6 +103,21 @@ func insert(ctx context.Context, tx *sql.Tx, rs []*Record) error {
 		}
 	}
 	return nil
+}
+
+// The client begins before it is handed to Run: what it is given meanwhile waits for it, and for the table.
+func TestNothingIsClaimedBeforeRun(t *testing.T) {
+	_, db := newFakeDB()
+	defer db.Close()
+	s, err := New(Options{Bootstrap: []string{"127.0.0.1:1"}, Topics: []string{"in"}, Group: "sink", DB: db, Handle: insert})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if got, err := s.claim(ctx, map[string]map[int32]kgo.Offset{"in": {0: kgo.NewOffset()}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("claimed %v, %v", got, err)
+	}
 }
 
 func TestZombieIsFenced(t *testing.T) {
