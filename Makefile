@@ -30,8 +30,8 @@ man: build ## man pages into build/man
 	@./bin/kctl man --dir build/man
 
 test: ## everything that needs Go alone
-	go test $$(go list ./... | grep -v /test/)
-	go test -p 1 ./test/...
+	go test -timeout 20m $$(go list ./... | grep -v /test/)
+	go test -timeout 20m -p 1 ./test/...
 
 check: lint test ## what a commit should pass
 
@@ -53,14 +53,14 @@ fuzz: ## every fuzz target for FUZZTIME
 	@scripts/fuzz.sh $(FUZZTIME)
 
 sim: ## a cluster under a seed, SEEDS times: crashes, cuts, lost power and disks; SEED=n replays one and tells all
-	@go test -count=1 -v -run TestSimulation ./internal/sim -args $(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -first=$(or $(FIRST),1))
+	@go test -count=1 -timeout 20m -v -run TestSimulation ./internal/sim -args $(if $(SEED),-seed=$(SEED),-seeds=$(SEEDS) -first=$(or $(FIRST),1))
 
 mutants: ## each rule broken on purpose must fail a test
 	@scripts/mutants.sh
 
 crash: build ## kill -9 under load and power cuts of a disk in memory, again and again; nothing acknowledged may be missing
-	go test -count=1 -run 'TestPowerCutLeavesASyncedPrefix|TestLogEqualsItsModel|TestCompactionShowsTheFinalState' ./storage -rapid.checks=2000
-	go test -count=1 -v -run TestKill ./test/crash -args -rounds=50
+	go test -count=1 -timeout 20m -run 'TestPowerCutLeavesASyncedPrefix|TestLogEqualsItsModel|TestCompactionShowsTheFinalState' ./storage -rapid.checks=2000
+	go test -count=1 -timeout 20m -v -run TestKill ./test/crash -args -rounds=50
 
 ROUNDS ?= 3
 CHAOS ?= 40s
@@ -80,7 +80,7 @@ groupload: build ## GROUPS groups of MEMBERS members on three brokers, each memb
 	KCTL=$(CURDIR)/bin/kctl go test -count=1 -timeout 60m -v -run TestManyGroupsStayStable ./test/process -args -groups=$(GROUPS) -members=$(MEMBERS) -steady=$(STEADY)
 
 ostest: ## full disks, failing syncs, few descriptors, system calls; as root, with strace
-	go test -count=1 -tags ostest -run TestOS ./test/process
+	go test -count=1 -timeout 20m -tags ostest -run TestOS ./test/process
 
 bench: ## the benchmarks beside the code
 	go test -run '^$$' -bench . -benchmem ./...

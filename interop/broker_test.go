@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ type server struct {
 }
 
 // serve starts a broker as a process of its own on a free port and stops it at the end of the test, gently: what is not
-// down ten seconds after SIGTERM fails the test.
+// down thirty seconds after SIGTERM fails the test.
 func serve(t *testing.T, args ...string) *server {
 	t.Helper()
 	dir := t.TempDir()
@@ -49,10 +50,11 @@ func serve(t *testing.T, args ...string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &server{addr: freeAddr(t), data: filepath.Join(dir, "data"), log: log}
+	free := freeAddrs(t)
+	s := &server{addr: free[0], data: filepath.Join(dir, "data"), log: log}
 	s.cmd = exec.Command(kctl(t), append([]string{
 		"serve", "--data", s.data, "--listen", s.addr,
-		"--http-addr", freeAddr(t), "--set", "num.partitions=4",
+		"--http-addr", free[1], "--set", "num.partitions=4",
 	}, args...)...)
 	s.cmd.Stdout, s.cmd.Stderr = log, log
 	if err := s.cmd.Start(); err != nil {
@@ -75,7 +77,7 @@ func (s *server) stop(t *testing.T) {
 		if err != nil {
 			t.Errorf("the broker stopped with %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the broker did not stop on SIGTERM")
 		_ = s.cmd.Process.Kill()
 		<-done
@@ -87,19 +89,29 @@ func (s *server) stop(t *testing.T) {
 	s.log.Close()
 }
 
-func freeAddr(t *testing.T) string {
+// hosts counts the processes that got addresses.
+var hosts atomic.Uint32
+
+// freeAddrs gives a process addresses on a host of its own in 127.0.0.0/8: no client's socket is given a port there, so
+// they are free again after each kill. Each is held until all are there, or the system might give one twice.
+func freeAddrs(t *testing.T) (addrs [4]string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	pid := os.Getpid()
+	host := fmt.Sprintf("127.%d.%d.%d", 16+pid%200, pid/200%256, 1+hosts.Add(1)%250)
+	for i := range addrs {
+		l, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs[i] = l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs
 }
 
 func waitFor(t *testing.T, addr string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if c, err := net.Dial("tcp", addr); err == nil {
 			c.Close()
 			return

@@ -13,10 +13,10 @@ import (
 
 // node is one broker of a cluster, whose process is killed and started again.
 type node struct {
-	addr, gossip string
-	args         []string
-	log          *os.File
-	cmd          *exec.Cmd
+	addrs [4]string // for clients, HTTP, brokers and gossip
+	args  []string
+	log   *os.File
+	cmd   *exec.Cmd
 }
 
 // cluster is three brokers.
@@ -32,8 +32,8 @@ func serveCluster(t *testing.T, settings ...string) *cluster {
 	c := &cluster{t: t}
 	var seeds []string
 	for range 3 {
-		n := &node{addr: freeAddr(t), gossip: freeAddr(t)}
-		c.nodes, seeds = append(c.nodes, n), append(seeds, n.gossip)
+		n := &node{addrs: freeAddrs(t)}
+		c.nodes, seeds = append(c.nodes, n), append(seeds, n.addrs[3])
 	}
 	for i, n := range c.nodes {
 		var err error
@@ -42,7 +42,7 @@ func serveCluster(t *testing.T, settings ...string) *cluster {
 		}
 		n.args = []string{
 			"serve", "--data", filepath.Join(dir, fmt.Sprint("data", i)), "--id", strconv.Itoa(i + 1), "--bootstrap-expect", "3",
-			"--join", strings.Join(seeds, ","), "--listen", n.addr, "--http-addr", freeAddr(t), "--cluster-addr", freeAddr(t), "--gossip-addr", n.gossip,
+			"--join", strings.Join(seeds, ","), "--listen", n.addrs[0], "--http-addr", n.addrs[1], "--cluster-addr", n.addrs[2], "--gossip-addr", n.addrs[3],
 		}
 		for _, s := range settings {
 			n.args = append(n.args, "--set", s)
@@ -81,7 +81,7 @@ func (c *cluster) kill(n *node) {
 func (c *cluster) bootstrap() string {
 	var addrs []string
 	for _, n := range c.nodes {
-		addrs = append(addrs, n.addr)
+		addrs = append(addrs, n.addrs[0])
 	}
 	return strings.Join(addrs, ",")
 }

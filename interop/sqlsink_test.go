@@ -119,10 +119,11 @@ func postgres(t *testing.T) string {
 	d := newDatabase(t, "postgres")
 	data := filepath.Join(d.dir, "data")
 	d.run(filepath.Join(bin, "initdb"), "-D", data, "-U", "karst", "-A", "trust", "--no-sync")
-	_, port, _ := strings.Cut(freeAddr(t), ":")
-	d.serve(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", d.dir)
-	waitFor(t, "127.0.0.1:"+port)
-	return "postgres://karst@127.0.0.1:" + port + "/postgres?sslmode=disable"
+	addr := freeAddrs(t)[0]
+	host, port, _ := strings.Cut(addr, ":")
+	d.serve(filepath.Join(bin, "postgres"), "-D", data, "-h", host, "-p", port, "-k", d.dir)
+	waitFor(t, addr)
+	return "postgres://karst@" + addr + "/postgres?sslmode=disable"
 }
 
 // mariadb starts a server with an empty database.

@@ -158,20 +158,25 @@ func (b *Broker) Move() {
 	}
 	pid := os.Getpid()
 	host := fmt.Sprintf("127.%d.%d.%d", 16+pid%200, pid/200%256, 1+hosts.Add(1)%250)
-	b.Addr, b.HTTP = freeAddr(b.t, host), freeAddr(b.t, host)
+	free := freeAddrs(b.t, host)
+	b.Addr, b.HTTP = free[0], free[1]
 	if b.o.Together {
-		b.Cluster, b.Gossip = freeAddr(b.t, host), freeAddr(b.t, host)
+		b.Cluster, b.Gossip = free[2], free[3]
 	}
 }
 
-func freeAddr(t testing.TB, host string) string {
+// freeAddrs holds each until it has all: the system may give a port again that was let go just now.
+func freeAddrs(t testing.TB, host string) (addrs [4]string) {
 	t.Helper()
-	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
+	for i := range addrs {
+		l, err := net.Listen("tcp", host+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs[i] = l.Addr().String()
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return addrs
 }
 
 // Command is the command line that Start runs.
