@@ -32,13 +32,16 @@ func TestIdleBrokerStopsWithinASecond(t *testing.T) {
 	go c.PollFetches(t.Context())
 
 	took := b.Stop()
-	t.Logf("stopped in %s", took)
-	if took > time.Second {
-		// The machine may be busy with other tests; the second time counts.
-		b.Start()
-		if took = b.Stop(); took > time.Second {
-			t.Errorf("an idle broker took %s to stop", took)
+	for range 5 { // the machine may be busy: once is enough
+		if took <= time.Second {
+			break
 		}
+		t.Logf("stopped in %s", took)
+		b.Start()
+		took = b.Stop()
+	}
+	if took > time.Second {
+		t.Errorf("an idle broker took %s to stop", took)
 	}
 	b.Start()
 	demandNumbers(t, read(t, b.Addr, "idle"), 10)
@@ -93,13 +96,14 @@ func TestReadyOnlyWhenRecovered(t *testing.T) {
 	b.Await("be ready", func() bool {
 		status, body := b.Ready()
 		if status == 503 {
-			waited, reasons = waited+1, body
+			waited, reasons = waited+1, reasons+body
 		}
 		if status == 200 {
 			demandNumbers(t, read(t, b.Addr, "ready"), 100)
 		}
 		return status == 200
 	})
+	t.Logf("not ready %d times", waited)
 	if waited == 0 {
 		t.Error("/readyz never answered 503 during the recovery of 500 partitions")
 	}
