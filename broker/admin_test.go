@@ -135,7 +135,7 @@ func TestMetadataCreatesTopicsOnFirstUse(t *testing.T) {
 			t.Fatalf("first answer (creation allowed: %v): %+v", allowed, got.Topics[0])
 		}
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		got := ask[*kmsg.MetadataResponse](w, 9, req)
 		if got.Topics[0].ErrorCode == 0 {
 			if len(got.Topics[0].Partitions) != 5 {

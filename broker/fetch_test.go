@@ -289,7 +289,7 @@ func (r *rig) parked(topic string, index int32, n int) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); p.Parked() != n; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); p.Parked() != n; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			r.t.Fatalf("%d fetches are parked, want %d", p.Parked(), n)
 		}

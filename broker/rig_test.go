@@ -186,7 +186,7 @@ func (c *client) receive(req kmsg.Request) kmsg.Response {
 }
 
 func (c *client) tryReceive(req kmsg.Request) (kmsg.Response, error) {
-	_ = c.conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = c.conn.SetReadDeadline(time.Now().Add(time.Minute))
 	var head [4]byte
 	if _, err := io.ReadFull(c.conn, head[:]); err != nil {
 		return nil, err

@@ -115,7 +115,7 @@ func (bs *brokers) start(t testing.TB, id metadata.BrokerID, l net.Listener, ser
 
 func (bs *brokers) leader(t testing.TB) *broker {
 	t.Helper()
-	for begin := time.Now(); time.Since(begin) < 30*time.Second; time.Sleep(time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < time.Minute; time.Sleep(time.Millisecond) {
 		for _, b := range bs.list {
 			if b.IsLeader() {
 				return b
