@@ -176,6 +176,10 @@ func median(ds []time.Duration) time.Duration {
 }
 
 func tell(t *testing.T, what string, gaps []time.Duration) {
+	t.Helper()
+	if len(gaps) == 0 {
+		return
+	}
 	t.Logf("%s: %d rounds, median %s, worst %s (%v)", what, len(gaps), median(gaps).Round(time.Millisecond), slices.MaxFunc(gaps, cmp.Compare[time.Duration]).Round(time.Millisecond), gaps)
 }
 

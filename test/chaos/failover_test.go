@@ -11,12 +11,13 @@ import (
 )
 
 // underLoad is a cluster of three with writers on it.
-func underLoad(t *testing.T, brokers int) (*proc.Cluster, *load) {
+func underLoad(t *testing.T, step time.Duration) (*proc.Cluster, *load) {
 	t.Helper()
-	c := proc.NewCluster(t, brokers)
+	c := proc.NewCluster(t, 3)
 	c.Start()
 	c.AwaitHealth()
 	l := newLoad(t, c.Bootstrap(), 6)
+	l.step = step
 	l.createTopic(3)
 	c.AwaitHealth()
 	l.start(loadOptions{Producers: 2, Consumers: 1, Pace: time.Millisecond})
@@ -28,50 +29,58 @@ func calm() { time.Sleep(time.Second) }
 
 // TestKilledLeaderIsReplaced measures how long writers wait when the leader of a partition is killed.
 func TestKilledLeaderIsReplaced(t *testing.T) {
-	c, l := underLoad(t, 3)
+	c, l := underLoad(t, shortStep)
+	w := &timeline{t: t, c: c, l: l}
 	var faults []check.Fault
 	var victims []int32
 	for round := range *rounds {
 		calm()
 		p := int32(round) % l.partitions
 		id := leaderOf(t, l, p)
+		w.begin(id)
 		from := l.now()
 		c.Broker(id).Kill()
 		leaderOf(t, l, p)
 		calm()
+		w.end(p)
 		faults, victims = append(faults, check.Fault{What: "kill", From: from, To: l.now()}), append(victims, p)
 		c.Broker(id).Start()
 		c.AwaitHealth()
 	}
 	l.end()
+	w.tell()
 	report(t, l, "kill -9 of a leader", faults, victims)
 	compareReplicas(t, c.Brokers)
 }
 
 // TestStoppedLeaderIsReplaced measures the same for a leader that stands still, and lets it go on afterwards.
 func TestStoppedLeaderIsReplaced(t *testing.T) {
-	c, l := underLoad(t, 3)
+	c, l := underLoad(t, shortStep)
+	w := &timeline{t: t, c: c, l: l}
 	var faults []check.Fault
 	var victims []int32
 	for round := range *rounds {
 		calm()
 		p := int32(round) % l.partitions
 		id := leaderOf(t, l, p)
+		w.begin(id)
 		from := l.now()
 		c.Broker(id).Signal(syscall.SIGSTOP)
 		time.Sleep(6 * time.Second) // how long it stands still
 		c.Broker(id).Signal(syscall.SIGCONT)
+		w.end(p)
 		faults, victims = append(faults, check.Fault{What: "stop", From: from, To: l.now()}), append(victims, p)
 		c.AwaitHealth()
 	}
 	l.end()
+	w.tell()
 	report(t, l, "SIGSTOP of a leader", faults, victims)
 	compareReplicas(t, c.Brokers)
 }
 
 // TestRollingRestart restarts all brokers in turn: no client sees an error, and writers hardly wait.
 func TestRollingRestart(t *testing.T) {
-	c, l := underLoad(t, 3)
+	c, l := underLoad(t, longStep)
 	var faults []check.Fault
 	var victims []int32
 	for range *rounds {
@@ -113,7 +122,7 @@ func report(t *testing.T, l *load, what string, faults []check.Fault, victims []
 // TestLostDiskIsFilledAgain takes the data of one broker after another away: it comes back empty, and is filled from the
 // others before it counts.
 func TestLostDiskIsFilledAgain(t *testing.T) {
-	c, l := underLoad(t, 3)
+	c, l := underLoad(t, longStep)
 	var faults []check.Fault
 	var victims []int32
 	for range *rounds {
@@ -136,7 +145,7 @@ func TestLostDiskIsFilledAgain(t *testing.T) {
 
 // TestAllKilledAtOnce: kill -9 of all brokers loses nothing, and every partition is led again by itself.
 func TestAllKilledAtOnce(t *testing.T) {
-	c, l := underLoad(t, 3)
+	c, l := underLoad(t, longStep)
 	var faults []check.Fault
 	var victims []int32
 	for range *rounds {

@@ -243,24 +243,29 @@ func TestOSChaosOfFive(t *testing.T) { chaos(t, 5) }
 func TestOSCutLeaderIsReplaced(t *testing.T) {
 	c := networked(t, 3)
 	l := newLoad(t, c.Bootstrap(), 6)
+	l.step = shortStep
 	l.createTopic(3)
 	c.AwaitHealth()
 	l.start(loadOptions{Producers: 2, Consumers: 1, Pace: time.Millisecond})
+	w := &timeline{t: t, c: c, l: l}
 	var faults []check.Fault
 	var victims []int32
 	for round := range *rounds {
 		calm()
 		p := int32(round) % l.partitions
 		id := leaderOf(t, l, p)
+		w.begin(id)
 		from := l.now()
 		apart(t, []int{id}, (&nemesis{c: c}).others(id))
 		cutClients(t, id)
 		time.Sleep(6 * time.Second) // how long it lasts
 		healNetwork(t)
+		w.end(p)
 		faults, victims = append(faults, check.Fault{What: "cut", From: from, To: l.now()}), append(victims, p)
 		c.AwaitHealth()
 	}
 	l.end()
+	w.tell()
 	report(t, l, "a leader cut off", faults, victims)
 	compareReplicas(t, c.Brokers)
 }
