@@ -127,7 +127,7 @@ type Groups struct {
 	CommitTimeout    time.Duration // offsets.commit.timeout.ms
 	LoadBufferBytes  int           // offsets.load.buffer.size
 	Partitions       int32         // offsets.topic.num.partitions; holds for the creation only
-	SegmentBytes     int32         // offsets.topic.segment.bytes; likewise
+	SegmentBytes     int32         // offsets.topic.segment.bytes, at least 1 MiB; likewise
 	// ReplicationFactor is offsets.topic.replication.factor, for the creation only; see Groups.Replicas.
 	ReplicationFactor int16
 	Codec             int8 // offsets.topic.compression.codec, by Kafka's number

@@ -226,6 +226,9 @@ func (p *brokerParser) transactions() Transactions {
 	}
 }
 
+// minSegmentBytes is the least that a topic takes for segment.bytes; the setting for the offsets topic may be less.
+const minSegmentBytes = 1 << 20
+
 func (p *brokerParser) groups() Groups {
 	g := Groups{
 		MinSession:       p.duration("group.min.session.timeout.ms"),
@@ -238,7 +241,7 @@ func (p *brokerParser) groups() Groups {
 		CommitTimeout:    p.duration("offsets.commit.timeout.ms"),
 		LoadBufferBytes:  int(p.int32("offsets.load.buffer.size")),
 		Partitions:       p.int32("offsets.topic.num.partitions"),
-		SegmentBytes:     p.int32("offsets.topic.segment.bytes"),
+		SegmentBytes:     max(p.int32("offsets.topic.segment.bytes"), minSegmentBytes),
 	}
 	const codec, factor = "offsets.topic.compression.codec", "offsets.topic.replication.factor"
 	n := p.int32(codec)
