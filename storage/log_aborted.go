@@ -89,6 +89,9 @@ func (l *Log) remakeAborted(segs []*segment, i int) ([]abortedEntry, error) {
 func (s *segment) storeAborted(entries []abortedEntry) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.file.retired() { // a reader that found it damaged: the file under its name may be that of what took its place
+		return errRetired
+	}
 	p := encodeAborted(nil, entries)
 	old, err := readWhole(s.env.fs, s.stem+suffixTxn)
 	switch {

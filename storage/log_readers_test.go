@@ -211,6 +211,25 @@ func TestNoIndexFilesOfARetiredSegment(t *testing.T) {
 	}
 }
 
+// Nor one that found its transaction index damaged.
+func TestNoTransactionIndexOfARetiredSegment(t *testing.T) {
+	l := onDisk(t)
+	for len(*l.segments.Load()) < 3 {
+		mustAppend(t, l, spec{size: 200})
+	}
+	s := (*l.segments.Load())[1]
+	if err := l.Truncate(s.base - 1); err != nil {
+		t.Fatal(err)
+	}
+	err := s.storeAborted([]abortedEntry{{producerID: 1, first: s.base, last: s.base + 1}})
+	if !errors.Is(err, errRetired) {
+		t.Errorf("stored: %v", err)
+	}
+	if left, err := filepath.Glob(s.stem + ".*"); err != nil || len(left) > 0 {
+		t.Errorf("left of the segment: %v, %v", left, err)
+	}
+}
+
 // tcpPair is a connection over loopback.
 func tcpPair(t testing.TB) (client, server *net.TCPConn) {
 	t.Helper()

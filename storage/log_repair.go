@@ -27,7 +27,7 @@ type Repaired struct {
 
 // Repair gives up what cannot be read of a partition's log, so that the rest is served again: for a log of which there is
 // no other copy. Damaged batches are replaced by an empty one that takes their offsets; behind the last sound batch the
-// log is cut. The old file stays beside the new one with the ending .damaged. Indexes, snapshots and epochs that may be
+// log is cut. Zeros at the end of a file that was allocated in advance are no damage. The old file stays beside the new one with the ending .damaged. Indexes, snapshots and epochs that may be
 // wrong are removed: they are made anew. With check nothing is changed. The log must not be in use.
 func Repair(fsys vfs.FS, dir string, check bool) ([]Repaired, error) {
 	entries, err := fsys.ReadDir(dir)
@@ -109,6 +109,9 @@ func (r *repair) find(f vfs.File, path string, base, end, size int64) (out []Rep
 			continue
 		case !isCorrupt(err):
 			return nil, err
+		}
+		if zero, err := zeroFrom(f, sc.pos, size); err != nil || zero && sc.next >= end { // allocated in advance
+			return out, err
 		}
 		if r.wentAhead(sc, next) { // a checksum does not cover the offset
 			sc.pos, sc.next = before, next

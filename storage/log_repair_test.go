@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/karstlog/karst/internal/vfs"
 )
 
@@ -85,5 +87,50 @@ func TestRepairGivesUpOnlyTheDamage(t *testing.T) {
 	}
 	if found, err := Repair(disk, testDir, false); err != nil || len(found) != 0 {
 		t.Errorf("again: %+v %v", found, err)
+	}
+}
+
+// What was reserved and never written is no damage, unless records are missing in front of the next segment.
+func TestZerosBehindTheLastBatchAreNoDamage(t *testing.T) {
+	disk := newDisk(1)
+	l := openTest(t, disk)
+	for range 20 {
+		mustAppend(t, l, spec{n: 2, size: 400})
+	}
+	mustClose(t, l)
+	first, last := int64(-1), int64(-1)
+	for _, n := range listed(t, disk) {
+		if b, s, ok := parseSegmentName(n); ok && s == suffixLog {
+			if first < 0 {
+				first = b
+			}
+			last = b
+		}
+	}
+	resize := func(base, by int64) {
+		t.Helper()
+		f, err := disk.OpenFile(join(testDir, segmentName(base)+suffixLog), 2, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		size, err := f.Size()
+		if err = errors.Join(err, f.Truncate(size+by), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resize(first, 3000)
+	resize(last, 1<<20)
+	names := listed(t, disk)
+	if found, err := Repair(disk, testDir, false); err != nil || len(found) != 0 {
+		t.Errorf("zeros count as damage: %+v %v", found, err)
+	}
+	if d := cmp.Diff(names, listed(t, disk)); d != "" {
+		t.Error(d)
+	}
+	resize(first, -3010) // the zeros, and the end of the last batch
+	resize(first, 3000)
+	found, err := Repair(disk, testDir, true)
+	if err != nil || len(found) != 1 || found[0].To <= found[0].From {
+		t.Errorf("records that are missing behind zeros: %+v %v", found, err)
 	}
 }
