@@ -103,8 +103,8 @@ func (f *osFile) Sync() error {
 
 func (f *osFile) control(op string, do func(fd int) error) error {
 	var err error
-	if cerr := f.raw.Control(func(fd uintptr) { err = do(int(fd)) }); cerr != nil {
-		err = cerr
+	if f.raw.Control(func(fd uintptr) { err = do(int(fd)) }) != nil { // which has an error of its own for this
+		err = fs.ErrClosed
 	}
 	if err != nil {
 		return &fs.PathError{Op: op, Path: f.Name(), Err: err}
