@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/cluster/quorum"
 	"github.com/karstlog/karst/internal/hold"
 	"github.com/karstlog/karst/txn"
 )
@@ -23,7 +24,7 @@ const (
 
 // Init gives a transactional id to a producer (InitProducerId).
 //
-// Errors: ErrNotCoordinator, ErrNotAvailable, and those of txn.Rules.Init; txn.ErrBusy.
+// Errors: ErrNotCoordinator, ErrNotAvailable, and those of txn.Rules.Init; txn.ErrBusy, also while the metadata log is full.
 func (c *Coordinator) Init(ctx context.Context, q txn.Init) (txn.Producer, error) {
 	if err := c.leading(ctx); err != nil {
 		return txn.Producer{}, err
@@ -60,7 +61,8 @@ func (c *Coordinator) add(ctx context.Context, id string, q txn.Add) error {
 }
 
 // Verify tells of each partition whether it is in the open transaction of a producer. It works on every broker; every
-// answer is nil or an error of txn.Rules.Verify, and ErrNotAvailable when that cannot be found out.
+// answer is nil or an error of txn.Rules.Verify, and ErrNotAvailable, or txn.ErrBusy while the metadata log is full, when that
+// cannot be found out.
 func (c *Coordinator) Verify(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) []error {
 	errs := c.verify(id, p, partitions)
 	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
@@ -123,7 +125,7 @@ func (c *Coordinator) ask(ctx context.Context, id string, decide question) (txn.
 			certain = true
 		case d.NeedID:
 			if fresh, err = c.o.IDs.ProducerID(ctx); err != nil {
-				return txn.Producer{}, fmt.Errorf("%w: %w", ErrNotAvailable, err)
+				return txn.Producer{}, unavailable(err)
 			}
 		case d.Wait:
 			if err := c.await(ctx, id, t.Revision, changed, until); err != nil {
@@ -150,7 +152,7 @@ func (c *Coordinator) alone() bool { return len(c.o.Quorum.Image().Brokers()) <=
 // confirm returns once this broker's image is not older than the call.
 func (c *Coordinator) confirm(ctx context.Context) error {
 	if err := c.o.Quorum.ProposeEach(ctx, []metadata.Command{metadata.SyncTxns{}})[0]; err != nil {
-		return fmt.Errorf("%w: %w", ErrNotAvailable, err)
+		return unavailable(err)
 	}
 	return nil
 }
@@ -170,13 +172,22 @@ func (c *Coordinator) propose(ctx context.Context, cmd metadata.Command) (applie
 	case errors.As(err, &refused):
 		return false, err
 	case err != nil:
-		return false, fmt.Errorf("%w: %w", ErrNotAvailable, err)
+		return false, unavailable(err)
 	}
 	if decides {
 		c.enqueue(prepare.ID)
 		hold.At(hold.AfterPrepare, prepare.ID)
 	}
 	return true, nil
+}
+
+// unavailable says why the metadata log took nothing. One that is full is no reason to look for another coordinator: the
+// client is told to come again, and waits on its own side instead of in a queue here.
+func unavailable(err error) error {
+	if errors.As(err, new(*quorum.BusyError)) {
+		return fmt.Errorf("%w: %w", txn.ErrBusy, err)
+	}
+	return fmt.Errorf("%w: %w", ErrNotAvailable, err)
 }
 
 // await waits until the transactional id has left the revision.

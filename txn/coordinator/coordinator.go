@@ -173,7 +173,7 @@ func (c *Coordinator) leading(ctx context.Context) error {
 		return nil
 	}
 	if err := c.o.Quorum.Barrier(ctx); err != nil {
-		return fmt.Errorf("%w: %w", ErrNotAvailable, err)
+		return unavailable(err)
 	}
 	if !c.o.Quorum.IsLeader() {
 		return ErrNotCoordinator
