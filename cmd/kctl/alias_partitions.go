@@ -30,9 +30,9 @@ func reassignAlias(*session) alias {
 			aliasOption{"preserve-throttles", switchOption, "leave --throttle's limits in force"},
 			aliasOption{"disable-rack-aware", switchOption, "do not look at racks"},
 			aliasOption{"throttle", valueOption, "`BYTES` a second that a broker copies at most, until --verify or --cancel takes the limit back"},
-			aliasOption{"replica-alter-log-dirs-throttle", valueOption, "accepted without effect"},
+			aliasOption{"replica-alter-log-dirs-throttle", valueOption, "`BYTES` a second that a broker copies at most between its directories, until --verify or --cancel takes the limit back"},
 			aliasOption{"disallow-replication-factor-change", switchOption, "refuse another number of replicas"},
-			aliasOption{"timeout", valueOption, "`MILLISECONDS`, accepted without effect"},
+			aliasOption{"timeout", valueOption, "`MILLISECONDS` that --execute tries to start moves between directories, default 10000"},
 		),
 		examples: []string{
 			"kctl kafka-reassign-partitions --bootstrap-server localhost:9092 --reassignment-json-file move.json --execute",
@@ -49,9 +49,6 @@ func runReassign(a *aliasCall) error {
 	}
 	brokers := a.value("broker-list")
 	delete(a.values, "broker-list")
-	if a.has("replica-alter-log-dirs-throttle") {
-		a.s.say("WARN --replica-alter-log-dirs-throttle has no effect")
-	}
 	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err
@@ -164,33 +161,13 @@ func (a *aliasCall) generateReassignment(ctx context.Context, l *link, list stri
 	return nil
 }
 
-// replicaPlace is a replica of a partition.
-type replicaPlace struct {
-	topicPartition
-	broker int32
-}
-
-// replicaDirs finds the directories of all replicas; those of a broker that does not answer are missing.
-func (l *link) replicaDirs(ctx context.Context) map[replicaPlace]string {
-	out := map[replicaPlace]string{}
-	all, _ := l.adm.DescribeAllLogDirs(ctx, nil)
-	all.Each(func(d kadm.DescribedLogDir) {
-		d.Topics.Each(func(p kadm.DescribedLogDirPartition) {
-			if !p.IsFuture {
-				out[replicaPlace{topicPartition{p.Topic, p.Partition}, d.Broker}] = d.Dir
-			}
-		})
-	})
-	return out
-}
-
 // describeReplicas is a reassignment in Kafka's json; a directory that is not in dirs is any.
-func describeReplicas(rows []partitionRow, dirs map[replicaPlace]string) string {
+func describeReplicas(rows []partitionRow, dirs map[replicaPlace]replicaDir) string {
 	f := reassignmentFile{Version: 1, Partitions: []reassignmentPartition{}}
 	for _, r := range rows {
 		p := reassignmentPartition{Topic: r.topic, Partition: r.partition, Replicas: notNull(r.replicas)}
 		for _, b := range r.replicas {
-			p.LogDirs = append(p.LogDirs, cmp.Or(dirs[replicaPlace{r.topicPartition, b}], "any"))
+			p.LogDirs = append(p.LogDirs, cmp.Or(dirs[replicaPlace{r.topicPartition, b}].now, "any"))
 		}
 		f.Partitions = append(f.Partitions, p)
 	}
@@ -198,7 +175,7 @@ func describeReplicas(rows []partitionRow, dirs map[replicaPlace]string) string 
 	return string(b)
 }
 
-func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map[topicPartition][]int32) error {
+func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted reassignment) error {
 	running, err := l.reassignments(ctx)
 	if err != nil {
 		return err
@@ -207,7 +184,7 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		return says("Cannot execute because there is an existing partition assignment.  Use --additional to override this and create a new partition assignment in addition to the existing one.")
 	}
 	only := map[string][]int32{}
-	for tp := range wanted {
+	for tp := range wanted.replicas {
 		only[tp.topic] = append(only[tp.topic], tp.partition)
 	}
 	rows, err := l.chosenPartitions(ctx, only)
@@ -221,7 +198,7 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 	var moves []replicaMove
 	var names []string
 	for _, r := range rows {
-		to := wanted[r.topicPartition]
+		to := wanted.replicas[r.topicPartition]
 		for _, b := range to {
 			if !slices.ContainsFunc(brokers, func(p brokerPlace) bool { return p.id == b }) {
 				return says("Unknown broker id %d", b)
@@ -234,19 +211,17 @@ func (a *aliasCall) executeReassignment(ctx context.Context, l *link, wanted map
 		names = append(names, fmt.Sprintf("%s-%d", r.topic, r.partition))
 	}
 	a.print("Current partition replica assignment\n\n%s\n\nSave this to use as the --reassignment-json-file option during rollback", describeReplicas(rows, l.replicaDirs(ctx)))
-	if a.has("throttle") {
-		if err := a.setThrottle(ctx, l, running, moves); err != nil {
-			return err
-		}
+	if err := a.setThrottles(ctx, l, copies(running, moves), wanted.dirs); err != nil {
+		return err
 	}
 	if err := l.alterReplicas(ctx, moves); err != nil {
 		return err
 	}
 	a.print("Successfully started partition reassignment%s for %s", plural(len(names)), strings.Join(names, ","))
-	return nil
+	return a.moveDirs(ctx, l, wanted.dirs)
 }
 
-func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted map[topicPartition][]int32) error {
+func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted reassignment) error {
 	running, err := l.reassignments(ctx)
 	if err != nil {
 		return err
@@ -261,7 +236,7 @@ func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted map[
 	}
 	a.print("Status of partition reassignment:")
 	done := true
-	for _, tp := range sortedPlaces(wanted) {
+	for _, tp := range sortedPlaces(wanted.replicas) {
 		_, moving := running[tp]
 		switch {
 		case moving:
@@ -269,15 +244,15 @@ func (a *aliasCall) verifyReassignment(ctx context.Context, l *link, wanted map[
 			a.print("Reassignment of partition %s-%d is still in progress.", tp.topic, tp.partition)
 		case have[tp] == nil:
 			a.print("Reassignment of partition %s-%d is completed, but the partition does not exist.", tp.topic, tp.partition)
-		case slices.Equal(have[tp], wanted[tp]):
+		case slices.Equal(have[tp], wanted.replicas[tp]):
 			a.print("Reassignment of partition %s-%d is completed.", tp.topic, tp.partition)
 		default:
-			a.print("There is no active reassignment of partition %s-%d, but replica set is %s rather than %s.", tp.topic, tp.partition, joinInts(have[tp]), joinInts(wanted[tp]))
+			a.print("There is no active reassignment of partition %s-%d, but replica set is %s rather than %s.", tp.topic, tp.partition, joinInts(have[tp]), joinInts(wanted.replicas[tp]))
 		}
 	}
-	if done {
+	if a.verifyDirs(ctx, l, wanted.dirs) && done {
 		a.print("")
-		return a.clearThrottles(ctx, l, wanted)
+		return a.clearThrottles(ctx, l, wanted.replicas)
 	}
 	return nil
 }
@@ -289,14 +264,14 @@ func plural(n int) string {
 	return "s"
 }
 
-func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted map[topicPartition][]int32) error {
+func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted reassignment) error {
 	running, err := l.reassignments(ctx)
 	if err != nil {
 		return err
 	}
 	var moves []replicaMove
 	var names []string
-	for _, tp := range sortedPlaces(wanted) {
+	for _, tp := range sortedPlaces(wanted.replicas) {
 		if _, ok := running[tp]; ok {
 			moves = append(moves, replicaMove{topicPartition: tp})
 			names = append(names, fmt.Sprintf("%s-%d", tp.topic, tp.partition))
@@ -304,13 +279,16 @@ func (a *aliasCall) cancelReassignment(ctx context.Context, l *link, wanted map[
 	}
 	if len(moves) == 0 {
 		a.print("None of the specified partition reassignments are active.")
-		return a.clearThrottles(ctx, l, wanted)
+	} else {
+		if err := l.alterReplicas(ctx, moves); err != nil {
+			return err
+		}
+		a.print("Successfully cancelled partition reassignment%s for: %s", plural(len(names)), strings.Join(names, ","))
 	}
-	if err := l.alterReplicas(ctx, moves); err != nil {
+	if err := a.cancelDirs(ctx, l, wanted.dirs); err != nil {
 		return err
 	}
-	a.print("Successfully cancelled partition reassignment%s for: %s", plural(len(names)), strings.Join(names, ","))
-	return a.clearThrottles(ctx, l, wanted)
+	return a.clearThrottles(ctx, l, wanted.replicas)
 }
 
 func leaderElectionAlias(*session) alias {

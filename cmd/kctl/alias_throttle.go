@@ -23,21 +23,46 @@ const (
 // copying is between which brokers a partition is copied.
 type copying struct{ from, to []int32 }
 
-// setThrottle limits the replication of the partitions that are to move, and of those that move already.
-func (a *aliasCall) setThrottle(ctx context.Context, l *link, running map[topicPartition]kadm.ListPartitionReassignmentsResponse, moves []replicaMove) error {
-	rate, err := a.int("throttle", 0)
-	if err != nil {
-		return err
+// setThrottles limits the replication of the partitions that are to move and of those that move already, and the copying
+// between directories. Below 0, as -1, which is Kafka's default, no limit is set.
+func (a *aliasCall) setThrottles(ctx context.Context, l *link, moving map[topicPartition]copying, dirs map[replicaPlace]string) error {
+	const between, within = "throttle", "replica-alter-log-dirs-throttle"
+	for _, option := range []string{between, within} {
+		rate, err := a.int(option, -1)
+		if err != nil {
+			return err
+		}
+		if a.has(option) && (option == between || !a.has(between)) {
+			a.print("Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed.")
+		}
+		if rate < 0 {
+			continue
+		}
+		changes, what := throttleSettings(moving, int64(rate)), "inter-broker"
+		if option == within {
+			changes, what = dirThrottleSettings(dirs, int64(rate)), "replica-alter-dir"
+		}
+		if _, err := l.alterConfigs(ctx, changes, alterOptions{}); err != nil {
+			return err
+		}
+		a.print("The %s throttle limit was set to %d B/s", what, rate)
 	}
-	a.print("Warning: You must run --verify periodically, until the reassignment completes, to ensure the throttle is removed.")
-	if rate < 0 { // as -1, which is Kafka's default: no limit is set
-		return nil
-	}
-	if _, err := l.alterConfigs(ctx, throttleSettings(copies(running, moves), int64(rate)), alterOptions{}); err != nil {
-		return err
-	}
-	a.print("The inter-broker throttle limit was set to %d B/s", rate)
 	return nil
+}
+
+// dirThrottleSettings are the changes that slow the brokers' own copies down.
+func dirThrottleSettings(dirs map[replicaPlace]string, rate int64) []alteration {
+	brokers := map[int32]bool{}
+	for r := range dirs {
+		brokers[r.broker] = true
+	}
+	value := fmt.Sprint(rate)
+	var out []alteration
+	for _, id := range sortedKeys(brokers) {
+		r := resource{kmsg.ConfigResourceTypeBroker, fmt.Sprint(id)}
+		out = append(out, alteration{resource: r, key: dirsThrottleRate, to: &value, op: kmsg.IncrementalAlterConfigOpSet})
+	}
+	return out
 }
 
 // copies finds where records are copied from and to when the moves have begun.

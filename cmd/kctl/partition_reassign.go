@@ -117,7 +117,10 @@ func (l *link) planReassign(ctx context.Context, c *cli.Context) ([]replicaMove,
 		if err != nil {
 			return nil, err
 		}
-		return l.movesTo(ctx, wanted)
+		if len(wanted.dirs) > 0 {
+			return nil, usage("%s chooses log directories, which kctl kafka-reassign-partitions --execute moves replicas to", file)
+		}
+		return l.movesTo(ctx, wanted.replicas)
 	}
 	if c.Bool("all") == (c.Args().Len() > 0) {
 		return nil, usage("give partitions as TOPIC or TOPIC:P,P, or --all, or --file")
@@ -208,28 +211,41 @@ type reassignmentPartition struct {
 	LogDirs   []string `json:"log_dirs,omitempty"`
 }
 
-func readReassignment(file string) (map[topicPartition][]int32, error) {
+// reassignment is what such a file asks for. A replica that is not in dirs may lie in any directory of its broker.
+type reassignment struct {
+	replicas map[topicPartition][]int32
+	dirs     map[replicaPlace]string
+}
+
+func readReassignment(file string) (reassignment, error) {
+	out := reassignment{map[topicPartition][]int32{}, map[replicaPlace]string{}}
 	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, usage("%s", err)
+		return out, usage("%s", err)
 	}
 	var f reassignmentFile
 	if err := json.Unmarshal(b, &f); err != nil {
-		return nil, usage("%s: %s", file, err)
+		return out, usage("%s: %s", file, err)
 	}
-	out := map[topicPartition][]int32{}
 	for _, p := range f.Partitions {
 		tp := topicPartition{p.Topic, p.Partition}
-		switch _, twice := out[tp]; {
+		switch _, twice := out.replicas[tp]; {
 		case p.Topic == "" || len(p.Replicas) == 0:
-			return nil, usage("%s: a partition needs topic, partition and replicas", file)
+			return out, usage("%s: a partition needs topic, partition and replicas", file)
 		case twice:
-			return nil, usage("%s: %s-%d is there twice", file, p.Topic, p.Partition)
+			return out, usage("%s: %s-%d is there twice", file, p.Topic, p.Partition)
+		case len(p.LogDirs) > 0 && len(p.LogDirs) != len(p.Replicas):
+			return out, usage("%s: %s-%d has %d replicas and %d log_dirs", file, p.Topic, p.Partition, len(p.Replicas), len(p.LogDirs))
 		}
-		out[tp] = p.Replicas
+		out.replicas[tp] = p.Replicas
+		for i, dir := range p.LogDirs {
+			if dir != "any" {
+				out.dirs[replicaPlace{tp, p.Replicas[i]}] = dir
+			}
+		}
 	}
-	if len(out) == 0 {
-		return nil, usage("%s names no partition", file)
+	if len(out.replicas) == 0 {
+		return out, usage("%s names no partition", file)
 	}
 	return out, nil
 }
