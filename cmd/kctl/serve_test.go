@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"github.com/karstlog/karst/config"
+	"github.com/karstlog/karst/node"
+)
+
+// What the broker logs, and how it is written, is as karst.log.level and karst.log.format say.
+func TestLogOfServe(t *testing.T) {
+	for _, x := range []struct {
+		level, format string
+		terminal      bool
+		want          string
+	}{
+		{"warn", "text", false, "level=WARN msg=b"},
+		{"warn", "text", true, "level=WARN msg=b"},
+		{"warn", "json", true, `"level":"WARN","msg":"b"}`},
+		{"warn", "auto", true, "level=WARN msg=b"},
+		{"warn", "auto", false, `"level":"WARN","msg":"b"}`},
+		{"info", "text", false, "level=INFO msg=a"},
+	} {
+		b, _, err := config.ParseBroker(map[string]string{"karst.log.level": x.level, "karst.log.format": x.format})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		log, level := newLogger(&session{errw: &out, errTTY: x.terminal}, &node.Loaded{Broker: b})
+		log.Info("a")
+		log.Warn("b")
+		if lines := strings.Split(out.String(), "\n"); !strings.Contains(lines[0], x.want) {
+			t.Errorf("%+v: %s", x, lines)
+		}
+		if fmt.Sprint(level.Level()) != strings.ToUpper(x.level) {
+			t.Errorf("%+v: level %s", x, level)
+		}
+		level.Set(slog.LevelError)
+		out.Reset()
+		log.Warn("c")
+		if out.Len() > 0 {
+			t.Errorf("%+v: at level ERROR: %s", x, out.String())
+		}
+	}
+}
