@@ -2,6 +2,7 @@ package karsttest_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -58,6 +60,7 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "compression.zstd.level", value: "19", dynamic: true, more: []karsttest.Option{topic}, see: topicHas("compression.zstd.level", "19")},
 		{name: "max.decompressed.message.bytes", value: "20000", dynamic: true, more: []karsttest.Option{recompressed}, see: refusesWhatUnpacksTo(100_000)},
 		{name: "num.partitions", value: "5", see: makesTopics(5)},
+		{name: "default.replication.factor", value: "2", see: makesNoTopicOfOneReplica},
 		{name: "auto.create.topics.enable", value: "false", see: makesNoTopics},
 		{name: "delete.topic.enable", value: "false", more: []karsttest.Option{topic}, see: keepsTopics},
 		{name: "socket.request.max.bytes", value: "100000", more: []karsttest.Option{topic}, see: cutsOff(200_000)},
@@ -68,6 +71,9 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "offset.metadata.max.bytes", value: "10", more: []karsttest.Option{topic}, see: refusesMetadata},
 		{name: "offsets.topic.num.partitions", value: "3", more: []karsttest.Option{topic}, see: offsetsTopicHas(3, "")},
 		{name: "offsets.topic.segment.bytes", value: "2097152", more: []karsttest.Option{topic}, see: offsetsTopicHas(0, "2097152")},
+		{name: "offsets.topic.compression.codec", value: "4", more: []karsttest.Option{topic}, see: packsOffsets(4)},
+		{name: "transactional.id.expiration.ms", value: "1", more: []karsttest.Option{karsttest.Setting("transaction.remove.expired.transaction.cleanup.interval.ms", "20")}, see: forgetsTransactionalIDs},
+		{name: "transaction.remove.expired.transaction.cleanup.interval.ms", value: "20", more: []karsttest.Option{karsttest.Setting("transactional.id.expiration.ms", "1")}, see: forgetsTransactionalIDs},
 		{name: "broker.rack", value: "r7", see: hasRack("r7")},
 		{name: "node.id", value: "7", see: hasID(7)},
 		{name: "broker.id", value: "8", see: hasID(8)},
@@ -91,7 +97,7 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 }
 
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -112,7 +118,7 @@ func alterAllBrokers(t *testing.T, c *kgo.Client, name, value string) {
 // until tries again until it holds: settings reach the parts of a broker a moment after they are answered.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("not seen: " + what)
 		}
@@ -294,7 +300,7 @@ func cutsOff(bytes int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(time.Minute))
+		c.SetDeadline(time.Now().Add(20 * time.Second))
 		c.Write([]byte{byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)})
 		_, err = c.Read(make([]byte, 1))
 		if n, ok := err.(net.Error); err == nil || ok && n.Timeout() {
@@ -400,6 +406,52 @@ func offsetsTopicHas(partitions int, segment string) func(*testing.T, *karsttest
 	}
 }
 
+// makesNoTopicOfOneReplica: two replicas do not fit on one broker.
+func makesNoTopicOfOneReplica(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+	_, err := kadm.NewClient(c).CreateTopic(soon(t), 1, -1, nil, "new")
+	if !errors.Is(err, kerr.InvalidReplicationFactor) {
+		t.Error(err)
+	}
+}
+
+// packsOffsets: the records of committed offsets are in batches of a codec.
+func packsOffsets(codec uint8) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, b *karsttest.Broker, c *kgo.Client) {
+		if err := commitWith(t, c, ""); err != nil {
+			t.Fatal(err)
+		}
+		reader := client(t, b, kgo.ConsumeTopics("__consumer_offsets"))
+		defer reader.Close()
+		fetches := reader.PollRecords(soon(t), 1)
+		if fetches.NumRecords() == 0 {
+			t.Fatal(fetches.Errors())
+		}
+		if got := fetches.Records()[0].Attrs.CompressionType(); got != codec {
+			t.Errorf("codec %d", got)
+		}
+	}
+}
+
+// forgetsTransactionalIDs: an id that nobody uses any more is soon not there.
+func forgetsTransactionalIDs(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+	adm := kadm.NewClient(c)
+	known := func() int {
+		listed, err := adm.ListTransactions(soon(t), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(listed)
+	}
+	id := "idle"
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionalID, req.TransactionTimeoutMillis = &id, 60_000
+	until(t, "a producer", func() bool {
+		resp, err := req.RequestWith(soon(t), c)
+		return err == nil && resp.ErrorCode == 0
+	})
+	until(t, "no transactional id", func() bool { return known() == 0 })
+}
+
 func hasRack(rack string) func(*testing.T, *karsttest.Broker, *kgo.Client) {
 	return func(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
 		brokers, err := kadm.NewClient(c).ListBrokers(soon(t))
@@ -424,7 +476,7 @@ func closesIdle(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(time.Minute))
+	c.SetReadDeadline(time.Now().Add(20 * time.Second))
 	if _, err := c.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Error("an idle connection stays open", err)
 	}
