@@ -6,11 +6,14 @@ import (
 	"go/token"
 	"io/fs"
 	"math"
+	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // others are values that differ from the default, where none can be made up.
@@ -147,6 +150,106 @@ var readElsewhere = map[string]string{
 	"leader.imbalance.check.interval.seconds": "cluster, from the layers",
 	"controlled.shutdown.enable":              "cluster, from the layers",
 	"listener.security.protocol.map":          "the parser of listeners; see TestParseBrokerListeners",
+}
+
+// shownElsewhere are honoured settings whose effect is shown by a test that does not name them: it uses the typed setting, or
+// a flag of kctl serve.
+var shownElsewhere = map[string]string{
+	"cordoned.log.dirs":                             "TestCordonedDirectoriesGetNoNewLogs",
+	"karst.bootstrap":                               "TestBootstrapAndJoin",
+	"karst.bootstrap.expect":                        "TestBootstrapAndJoin",
+	"karst.cluster.addr":                            "TestBootstrapAndJoin",
+	"karst.cluster.name":                            "TestOtherLabelsAndKeysAreNotHeard",
+	"karst.cluster.tls.ca":                          "TestBrokersAmongThemselvesAreProtected",
+	"karst.cluster.tls.cert":                        "TestBrokersAmongThemselvesAreProtected",
+	"karst.cluster.tls.key":                         "TestBrokersAmongThemselvesAreProtected",
+	"karst.gossip.addr":                             "TestBootstrapAndJoin",
+	"karst.gossip.key.file":                         "TestBrokersAmongThemselvesAreProtected",
+	"karst.import":                                  "TestImportServesWhatKafkaWrote",
+	"karst.join":                                    "TestBootstrapAndJoin",
+	"listener.security.protocol.map":                "TestParseBrokerListeners",
+	"log.dir":                                       "TestParseBrokerDirectories",
+	"log.cleaner.threads":                           "TestCleanerWorksThroughTheLogs",
+	"log.flush.offset.checkpoint.interval.ms":       "TestCheckpointsAreWrittenWhenTheyChanged",
+	"max.incremental.fetch.session.cache.slots":     "TestSessionCacheIsBounded",
+	"num.recovery.threads.per.data.dir":             "TestRecoveryIsBounded",
+	"offsets.commit.timeout.ms":                     "TestCommitThatIsNotReplicatedInTimeIsGivenUp",
+	"offsets.load.buffer.size":                      "TestLoadReadsBatchesLargerThanItsBuffer",
+	"offsets.retention.check.interval.ms":           "TestOffsetsExpireAndTheGroupWithThem",
+	"offsets.retention.minutes":                     "TestOffsetsExpireAndTheGroupWithThem",
+	"producer.id.expiration.ms":                     "TestProducersExpireByTimeAlone",
+	"replica.fetch.backoff.ms":                      "TestPausesAfterAFailedFetchGrowToTheirBound",
+	"replica.fetch.max.bytes":                       "TestFollowersFetchAsTheyAreSet",
+	"replica.fetch.min.bytes":                       "TestFollowersFetchAsTheyAreSet",
+	"replica.fetch.response.max.bytes":              "TestFollowersFetchAsTheyAreSet",
+	"replica.fetch.wait.max.ms":                     "TestFollowersFetchAsTheyAreSet",
+	"replica.high.watermark.checkpoint.interval.ms": "TestCheckpointsAreWrittenWhenTheyChanged",
+	"replica.lag.time.max.ms":                       "TestLeader",
+	"replica.selector.class":                        "TestConsumersReadInTheirRack",
+	"replica.socket.timeout.ms":                     "TestFollowersFetchAsTheyAreSet",
+}
+
+// unshown are honoured settings whose effect no test shows yet.
+var unshown = []string{
+	"karst.cluster.advertise", "karst.disk.stall.ms", "karst.gossip.advertise", "karst.http.addr", "karst.memory.limit",
+	"log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor",
+}
+
+// TestEveryHonouredSettingIsShown: a test outside of this package names it, or is known to show its effect.
+func TestEveryHonouredSettingIsShown(t *testing.T) {
+	all, outside := testsOfTheTree(t)
+	words := map[string]bool{}
+	for _, w := range strings.FieldsFunc(outside, func(r rune) bool {
+		return !strings.ContainsRune(".-_", r) && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}) {
+		words[strings.Trim(w, ".")] = true
+	}
+	for _, o := range table().all {
+		if o.Treatment != Honour {
+			continue
+		}
+		by, missing := shownElsewhere[o.Name], slices.Contains(unshown, o.Name)
+		switch {
+		case by != "" && !strings.Contains(all, "\nfunc "+by+"("):
+			t.Errorf("%s was shown by %s, which is not there any more", o.Name, by)
+		case !words[o.Name] && by == "" && !missing:
+			t.Errorf("%s is honoured, and no test shows that it does anything", o.Name)
+		}
+	}
+}
+
+// testsOfTheTree is what all tests and their scripts say, and those outside of this package.
+func testsOfTheTree(t *testing.T) (all, outside string) {
+	t.Helper()
+	var own, others strings.Builder
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() {
+			if name == "build" || name == "node_modules" || strings.HasPrefix(name, ".") && name != ".." {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		script := strings.HasSuffix(name, ".txt") && strings.Contains(path, "testdata")
+		if !script && !strings.HasSuffix(name, "_test.go") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		text := &others
+		if filepath.Dir(path) == filepath.Join("..", "config") {
+			text = &own
+		}
+		text.Write(b)
+		text.WriteByte('\n')
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return own.String() + others.String(), others.String()
 }
 
 // unread are fields that nothing reads, and why that is right.
