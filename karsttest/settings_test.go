@@ -97,7 +97,7 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 }
 
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -118,7 +118,7 @@ func alterAllBrokers(t *testing.T, c *kgo.Client, name, value string) {
 // until tries again until it holds: settings reach the parts of a broker a moment after they are answered.
 func until(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("not seen: " + what)
 		}
@@ -300,7 +300,7 @@ func cutsOff(bytes int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(time.Minute))
 		c.Write([]byte{byte(bytes >> 24), byte(bytes >> 16), byte(bytes >> 8), byte(bytes)})
 		_, err = c.Read(make([]byte, 1))
 		if n, ok := err.(net.Error); err == nil || ok && n.Timeout() {
@@ -476,7 +476,7 @@ func closesIdle(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := c.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
 		t.Error("an idle connection stays open", err)
 	}
