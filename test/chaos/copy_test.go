@@ -158,7 +158,9 @@ func (g *copiers) arrived() map[check.Partition]int64 {
 	adm := kadm.NewClient(cl)
 	at := map[check.Partition]int64{}
 	for deadline := time.Now().Add(90 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		offsets, err := adm.FetchOffsets(g.t.Context(), copyGroup)
+		ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second) // one answer that does not come is no end
+		offsets, err := adm.FetchOffsets(ctx, copyGroup)
+		cancel()
 		if err != nil {
 			continue
 		}

@@ -174,8 +174,10 @@ func (l *load) stableEnds(topic string) map[int32]int64 {
 	var stable, all kadm.ListedOffsets
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		var err, err2 error
-		stable, err = adm.ListCommittedOffsets(l.t.Context(), topic)
-		all, err2 = adm.ListEndOffsets(l.t.Context(), topic)
+		ctx, cancel := context.WithTimeout(l.t.Context(), 10*time.Second) // one answer that does not come is no end
+		stable, err = adm.ListCommittedOffsets(ctx, topic)
+		all, err2 = adm.ListEndOffsets(ctx, topic)
+		cancel()
 		if err != nil || err2 != nil {
 			continue
 		}
