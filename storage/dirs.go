@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,8 +45,11 @@ type DirsOptions struct {
 	BootID     func() string // changes with every start of the machine; nil reads the kernel's
 	Rand       io.Reader     // for ids; nil is crypto/rand
 
-	MaxOpenFiles          int           // cap on open files and maps of all logs; 0 is half of the descriptor limit, at most 10,000
-	RecoveryThreads       int           // num.recovery.threads.per.data.dir; 0 is 2. All directories together leave one processor free
+	MaxOpenFiles    int // cap on open files and maps of all logs; 0 is half of the descriptor limit, at most 10,000
+	RecoveryThreads int // num.recovery.threads.per.data.dir; 0 is 2. All directories together leave one processor free
+	// ManyLogs is from how many logs on one sync of the whole filesystem takes the place of one for each log; 0 is 200. It
+	// also waits for what others have written there.
+	ManyLogs              int
 	SyncWorkers           int           // most syncs at a time in one directory; 0 is 8
 	FlushInterval         time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 leaves it to the system
 	RetentionInterval     time.Duration // log.retention.check.interval.ms; 0 is 5 minutes
@@ -118,6 +122,7 @@ func (o *DirsOptions) fill() {
 	}
 	o.RecoveryThreads = cmp.Or(o.RecoveryThreads, 2)
 	o.SyncWorkers = cmp.Or(o.SyncWorkers, 8)
+	o.ManyLogs = cmp.Or(o.ManyLogs, 200)
 	o.RetentionInterval = cmp.Or(o.RetentionInterval, 5*time.Minute)
 	o.HighWatermarkInterval = cmp.Or(o.HighWatermarkInterval, 5*time.Second)
 	o.RecoveryPointInterval = cmp.Or(o.RecoveryPointInterval, time.Minute)
@@ -183,7 +188,8 @@ type slot struct {
 
 	syncing syncState
 	dirty   dirtyMark
-	kept    keptOffsets // guarded by dir.keeping
+	wrote   atomic.Int64 // bytes of the log since a sync of it began
+	kept    keptOffsets  // guarded by dir.keeping
 }
 
 // slotHints is what the directory's files say about a log before it is opened.

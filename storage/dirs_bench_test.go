@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"math"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,27 +10,29 @@ import (
 	"github.com/karstlog/karst/internal/uuid"
 )
 
+func openLogs(b *testing.B, o DirsOptions, rs []OpenRequest) *Dirs {
+	d, err := OpenDirs(o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	err = d.OpenAll(context.Background(), rs, func(_ TopicPartition, _ *Log, err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return d
+}
+
 // The cost of a thousand partitions on a real disk: to make them, to start over them after a clean stop, and to stop.
 func BenchmarkThousandPartitions(b *testing.B) {
 	var rs []OpenRequest
 	for i := range int32(1000) {
 		rs = append(rs, OpenRequest{TopicPartition: TopicPartition{"t", i}, TopicID: uuid.UUID{1}, Config: DefaultConfig(), New: true})
 	}
-	open := func(o DirsOptions) *Dirs {
-		d, err := OpenDirs(o)
-		if err != nil {
-			b.Fatal(err)
-		}
-		err = d.OpenAll(context.Background(), rs, func(_ TopicPartition, _ *Log, err error) {
-			if err != nil {
-				b.Fatal(err)
-			}
-		})
-		if err != nil {
-			b.Fatal(err)
-		}
-		return d
-	}
+	open := func(o DirsOptions) *Dirs { return openLogs(b, o, rs) }
 	var make_, start, stop time.Duration
 	for b.Loop() {
 		o := DirsOptions{Paths: []string{filepath.Join(b.TempDir(), "d")}, ClusterID: "c", NodeID: 1}
@@ -49,6 +52,35 @@ func BenchmarkThousandPartitions(b *testing.B) {
 	b.ReportMetric(make_.Seconds()*1000/float64(b.N), "make-ms")
 	b.ReportMetric(start.Seconds()*1000/float64(b.N), "start-ms")
 	b.ReportMetric(stop.Seconds()*1000/float64(b.N), "stop-ms")
+}
+
+// A start after kill -9 with many logs of one batch each, synced by one sync of the filesystem and by one for each.
+func BenchmarkRecoverManyLogs(b *testing.B) {
+	const n = 2000
+	rs := make([]OpenRequest, n)
+	for i := range rs {
+		rs[i] = OpenRequest{TopicPartition: TopicPartition{"t", int32(i)}, TopicID: uuid.UUID{1}, Config: DefaultConfig()}
+	}
+	for name, many := range map[string]int{"together": 200, "each": math.MaxInt} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				o := DirsOptions{Paths: []string{filepath.Join(b.TempDir(), "d")}, ClusterID: "c", NodeID: 1, ManyLogs: many}
+				d := openLogs(b, o, rs)
+				for _, l := range d.logsOf(d.dirs[0]) {
+					if err := fill(l, 1); err != nil {
+						b.Fatal(err)
+					}
+				}
+				d.dirs[0].unlock() // as if the process had been killed
+				b.StartTimer()
+				d = openLogs(b, o, rs)
+				b.StopTimer()
+				_ = d.Close()
+				b.StartTimer()
+			}
+		})
+	}
 }
 
 // What the watch costs an append, beside the write itself.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
+	"sync/atomic"
 )
 
 // The offsets that checkpoints keep of a log; indexes into checkpointed.
@@ -22,6 +23,36 @@ func absentOffsets() checkpointed { return checkpointed{-1, -1, -1, -1} }
 
 func checkpointFile(kind int) string {
 	return [checkpointKinds]string{recoveryPointFile, highWatermarkFile, logStartFile, cleanerPointFile}[kind]
+}
+
+// pointAfterBytes is after how many synced bytes of a directory its recovery points are written, without waiting for
+// RecoveryPointInterval: a start after a crash reads what lies behind them. A sixteenth of it is enough for the round in
+// which the high watermarks are written.
+const pointAfterBytes = 256 << 20
+
+// syncProgress counts what was synced in a directory since its recovery points were written.
+type syncProgress struct {
+	bytes atomic.Int64
+	wake  chan struct{}
+}
+
+func (p *syncProgress) add(n int64) {
+	if p.bytes.Add(n) < pointAfterBytes {
+		return
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take begins anew and tells true when at least n bytes were synced.
+func (p *syncProgress) take(n int64) bool {
+	if p.bytes.Load() < n {
+		return false
+	}
+	p.bytes.Store(0)
+	return true
 }
 
 // keptOffsets is what a slot needs for its lines in the checkpoints. Guarded by directory.keeping.

@@ -156,6 +156,9 @@ func TestDirectoriesSurviveACrashAtEveryOperation(t *testing.T) {
 
 func crashDirs(t *testing.T, n int, seed uint64, power bool) (done bool) {
 	r := newRig(t, seed)
+	if seed == 2 {
+		r.o.ManyLogs = 1
+	}
 	v := &life{r: r, ends: map[byte]int64{}}
 	end := func() {
 		if r.f.Crash(); power {
@@ -230,9 +233,9 @@ func TestWhatWasToldSyncedSurvivesThePowerCut(t *testing.T) {
 			r.fill(l, 1+rng.IntN(5))
 			if rng.IntN(4) == 0 {
 				d.RequestSync(l)
-				s := d.dirs[0].queue.pop()
+				s := d.dirs[0].queue.pop(100)
 				if s == nil {
-					s = d.dirs[1].queue.pop()
+					s = d.dirs[1].queue.pop(100)
 				}
 				d.syncOne(s)
 			}

@@ -36,6 +36,7 @@ type directory struct {
 	fs    watchedFS
 	watch *diskWatch
 	lock  io.Closer
+	disk  vfs.Disk // nil where there is no such thing; open from before the first log is until unlock
 	id    uuid.UUID
 	gone  atomic.Bool // takeOffline has done its work
 
@@ -52,9 +53,10 @@ type directory struct {
 	keeping sync.Mutex              // one checkpoint at a time is written; held over I/O, never by an append
 	ghosts  map[TopicPartition]bool // guarded by keeping: in a checkpoint on disk, but not in the directory
 
-	queue   syncQueue
-	flushes dirtyStack
-	reap    reaper
+	progress syncProgress
+	queue    syncQueue
+	flushes  dirtyStack
+	reap     reaper
 }
 
 func newDirectory(d *Dirs, path string) *directory {
@@ -68,6 +70,7 @@ func newDirectory(d *Dirs, path string) *directory {
 	w.budget.Store(1 << 62)
 	dir.total.Store(-1)
 	dir.free.Store(-1)
+	dir.progress.wake = make(chan struct{}, 1)
 	dir.queue.wake = make(chan struct{}, d.o.SyncWorkers)
 	dir.flushes.wake = make(chan struct{}, 1)
 	dir.reap.wake = make(chan struct{}, 1)
@@ -78,6 +81,9 @@ func newDirectory(d *Dirs, path string) *directory {
 func (dir *directory) offline() error { return dir.watch.refuse() }
 
 func (dir *directory) unlock() {
+	if dir.disk != nil {
+		_ = dir.disk.Close()
+	}
 	if dir.lock != nil {
 		_ = dir.lock.Close()
 		dir.lock = nil
@@ -93,6 +99,12 @@ func (d *Dirs) enter(dir *directory) error {
 		return err
 	}
 	dir.clean = clean
+	if dir.disk, err = dir.fs.OpenDisk(dir.path); dir.offline() != nil {
+		return err
+	} else if err != nil {
+		d.o.Logger.Debug("logs are synced one by one", "dir", dir.path, "err", err)
+		dir.disk = nil
+	}
 	if err := d.scan(dir); err != nil {
 		return err
 	}

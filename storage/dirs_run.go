@@ -39,11 +39,11 @@ func (d *Dirs) await(dir *directory, ended <-chan struct{}) bool {
 			return true
 		case <-time.After(stopCheck):
 		}
-		hangs := d.o.Stall > 0 && dir.watch.longest() > d.o.Stall
+		hangs := d.o.Stall > 0 && dir.watch.longestOfAll() > d.o.Stall
 		if hangs {
 			dir.watch.fail(&StallError{dir.path, d.o.Stall})
 		}
-		if dir.offline() != nil && dir.watch.longest() > stopCheck {
+		if dir.offline() != nil && dir.watch.longestOfAll() > stopCheck {
 			return false
 		}
 	}
@@ -87,9 +87,17 @@ func (d *Dirs) keeper(ctx context.Context, dir *directory) {
 			return
 		case <-often.C:
 			err = errors.Join(d.keep(dir, highWatermark), d.keep(dir, logStart))
+			if dir.progress.take(pointAfterBytes / 16) {
+				err = errors.Join(err, d.keep(dir, recoveryPoint))
+			}
 		case <-seldom.C:
 			d.ageCuts(dir)
+			dir.progress.take(0)
 			err = d.keep(dir, recoveryPoint)
+		case <-dir.progress.wake:
+			if dir.progress.take(pointAfterBytes) {
+				err = d.keep(dir, recoveryPoint)
+			}
 		case <-look.C:
 			d.measure(dir)
 			look.Reset(dir.nextMeasure())
@@ -177,6 +185,7 @@ func (d *Dirs) leaveInTime(dir *directory) error {
 func (d *Dirs) leave(dir *directory) error {
 	defer dir.unlock()
 	slots, logs := d.openIn(dir)
+	d.syncAllOf(dir, slots)
 	errs := make([]error, len(slots))
 	inParallel(d.o.SyncWorkers, len(slots), func(i int) {
 		if logs[i] != nil {

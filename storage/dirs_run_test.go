@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -528,4 +529,43 @@ func TestMetricsTellWhatTheDisksDo(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	r.close(d)
+}
+
+// After many synced bytes the recovery points are written at once, so that a start after a crash need not read them again.
+func TestRecoveryPointsFollowTheBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, 1)
+		r.o.HighWatermarkInterval = time.Hour
+		r.o.RecoveryPointInterval = time.Hour
+		d := r.start()
+		l := r.log(d, orders, 1)
+		stop := r.run(d)
+		defer stop()
+		onRecord := func() int64 {
+			points, err := ReadCheckpoint(r.disk, "/d/"+recoveryPointFile)
+			if errors.Is(err, fs.ErrNotExist) {
+				return -1
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return points[orders]
+		}
+		r.fill(l, 10)
+		after(time.Second)
+		p := &d.dirs[0].progress
+		if got := p.bytes.Load(); got != l.Size() || onRecord() != -1 {
+			t.Fatalf("%d bytes count as synced of %d, recovery point %d", got, l.Size(), onRecord())
+		}
+		p.bytes.Store(pointAfterBytes - 100)
+		r.fill(l, 10)
+		after(400 * time.Millisecond)
+		if got := onRecord(); got != -1 {
+			t.Errorf("recovery point %d on record before the sync", got)
+		}
+		after(200 * time.Millisecond)
+		if got := onRecord(); got != 20 || p.bytes.Load() != 0 {
+			t.Errorf("recovery point %d on record, want 20; %d bytes since", got, p.bytes.Load())
+		}
+	})
 }

@@ -23,24 +23,48 @@ type syncQueue struct {
 	mu struct {
 		sync.Mutex
 		waiting []*slot
+		sharing bool // a sync of many logs is under way
 	}
 	wake chan struct{}
 }
 
-func (q *syncQueue) push(s *slot) {
+func (q *syncQueue) push(slots ...*slot) {
 	q.mu.Lock()
-	q.mu.waiting = append(q.mu.waiting, s)
+	q.mu.waiting = append(q.mu.waiting, slots...)
 	q.mu.Unlock()
-	select {
-	case q.wake <- struct{}{}:
-	default: // as many workers as there are have been called
+	for range slots {
+		select {
+		case q.wake <- struct{}{}:
+		default: // as many workers as there are have been called
+			return
+		}
 	}
 }
 
-func (q *syncQueue) pop() *slot {
+// takeAll takes all that wait, if they are at least so many, for one who then calls shared. Until then the others leave
+// as many alone: they are for the next one.
+func (q *syncQueue) takeAll(many int) []*slot {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.mu.waiting) == 0 {
+	if len(q.mu.waiting) < many || q.mu.sharing {
+		return nil
+	}
+	all := q.mu.waiting
+	q.mu.waiting, q.mu.sharing = nil, true
+	return all
+}
+
+func (q *syncQueue) shared() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.mu.sharing = false
+}
+
+// pop takes one; nil when none is waiting, or so many that they are left to who calls takeAll next.
+func (q *syncQueue) pop(many int) *slot {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.mu.waiting) == 0 || q.mu.sharing && len(q.mu.waiting) >= many {
 		return nil
 	}
 	s := q.mu.waiting[0]
@@ -59,50 +83,75 @@ func (d *Dirs) RequestSync(l *Log) {
 }
 
 func (s *slot) requestSync() {
+	if s.wantsSync() {
+		s.dir.queue.push(s)
+	}
+}
+
+// wantsSync notes that a sync is wanted and tells whether the caller has to put the slot into the queue.
+func (s *slot) wantsSync() bool {
 	for {
 		switch at := s.syncing.at.Load(); at {
 		case syncIdle:
 			if s.syncing.at.CompareAndSwap(at, syncQueued) {
-				s.dir.queue.push(s)
-				return
+				return true
 			}
 		case syncRunning:
 			if s.syncing.at.CompareAndSwap(at, syncAgain) {
-				return
+				return false
 			}
 		default:
-			return
+			return false
 		}
 	}
 }
 
 // syncWorker syncs what is queued in one directory until ctx ends.
 func (d *Dirs) syncWorker(ctx context.Context, dir *directory) {
+	many := d.manyIn(dir)
 	for ctx.Err() == nil {
-		s := dir.queue.pop()
-		if s == nil {
-			select {
-			case <-ctx.Done():
-			case <-dir.queue.wake:
-			}
+		if all := dir.queue.takeAll(many); all != nil {
+			d.syncMany(dir, all)
+			dir.queue.shared()
 			continue
 		}
-		d.syncOne(s)
+		if s := dir.queue.pop(many); s != nil {
+			d.syncOne(s)
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-dir.queue.wake:
+		}
 	}
 }
 
 func (d *Dirs) syncOne(s *slot) {
 	s.syncing.at.Store(syncRunning)
-	d.mu.RLock()
-	l := s.log
-	d.mu.RUnlock()
+	l := d.logOf(s)
 	if l != nil {
-		began := d.o.Mono()
+		began, wrote := d.o.Mono(), s.wrote.Swap(0)
 		err := l.Sync() // a failure reports itself: Options.Offline
 		d.meter.synced(d.o.Mono().Sub(began), err != nil && s.dir.offline() != nil)
-		if s.dir.offline() == nil && !l.OldestUnsynced().IsZero() {
-			s.markDirty() // written meanwhile, or to be tried again
+		if err == nil {
+			s.dir.progress.add(wrote)
+		} else {
+			s.wrote.Add(wrote)
 		}
+	}
+	s.afterSync(l)
+}
+
+func (d *Dirs) logOf(s *slot) *Log {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return s.log
+}
+
+// afterSync sees to it that what was written or asked for during a sync gets another one.
+func (s *slot) afterSync(l *Log) {
+	if l != nil && s.dir.offline() == nil && !l.OldestUnsynced().IsZero() {
+		s.markDirty() // written meanwhile, or to be tried again
 	}
 	if !s.syncing.at.CompareAndSwap(syncRunning, syncIdle) {
 		s.syncing.at.Store(syncQueued)
@@ -154,7 +203,7 @@ func (d *Dirs) flusher(ctx context.Context, dir *directory) {
 			heap.Push(&due, dueSlot{slot: s, since: now, look: now.Add(min(d.flushAfter(s), flushReview))})
 			s = next
 		}
-		timer.Reset(d.flushDue(&due, now))
+		timer.Reset(d.flushDue(dir, &due, now))
 		select {
 		case <-ctx.Done():
 			return
@@ -167,22 +216,33 @@ func (d *Dirs) flusher(ctx context.Context, dir *directory) {
 // flushReview is how often a log with a longer interval is looked at: its settings may have changed.
 const flushReview = 10 * time.Second
 
-// flushDue asks for a sync of what is due and returns how long the next one has time.
-func (d *Dirs) flushDue(due *dueHeap, now time.Time) time.Duration {
+// flushDue asks for a sync of what is due and returns how long the next one has time. When a log is due among many that
+// were written to, those that will be due soon come along: one sync is for all of them.
+func (d *Dirs) flushDue(dir *directory, due *dueHeap, now time.Time) time.Duration {
+	ahead := time.Duration(0)
+	if len(*due) >= d.manyIn(dir) && !(*due)[0].look.After(now) {
+		ahead = min(d.o.FlushInterval, flushReview) / 2
+	}
+	wait := time.Hour
+	var ask []*slot
 	for len(*due) > 0 {
-		if wait := (*due)[0].look.Sub(now); wait > 0 {
-			return wait
+		if wait = (*due)[0].look.Sub(now); wait > ahead {
+			break
 		}
+		wait = time.Hour
 		e := heap.Pop(due).(dueSlot)
-		if left := e.since.Add(d.flushAfter(e.slot)).Sub(now); left > 0 {
+		if left := e.since.Add(d.flushAfter(e.slot)).Sub(now); left > ahead {
 			e.look = now.Add(min(left, flushReview))
 			heap.Push(due, e)
 			continue
 		}
 		e.slot.dirty.on.Store(false) // a write from here on marks it again
-		e.slot.requestSync()
+		if e.slot.wantsSync() {
+			ask = append(ask, e.slot)
+		}
 	}
-	return time.Hour
+	dir.queue.push(ask...)
+	return wait
 }
 
 // never is a flush time that does not come.

@@ -38,6 +38,7 @@ type diskWatch struct {
 	// there are places at a time are not measured, but then the others are.
 	running [64]atomic.Int64
 	next    atomic.Uint32
+	whole   atomic.Int64 // the same of a sync of the whole filesystem
 
 	// budget is how many bytes may be written until the disk's reserve is touched, counted down from the last look at the
 	// disk; full says that there are none.
@@ -91,10 +92,18 @@ func (w *diskWatch) longest() time.Duration {
 			oldest = at
 		}
 	}
-	if oldest == 0 {
+	return w.since(oldest)
+}
+
+// longestOfAll is longest, and how long a sync of the whole filesystem has taken.
+func (w *diskWatch) longestOfAll() time.Duration { return max(w.longest(), w.since(w.whole.Load())) }
+
+// since is how long ago an operation began; 0 for none.
+func (w *diskWatch) since(at int64) time.Duration {
+	if at == 0 {
 		return 0
 	}
-	return w.mono().Sub(w.base) - time.Duration(oldest)
+	return w.mono().Sub(w.base) - time.Duration(at)
 }
 
 // wrote counts bytes against the budget.
@@ -206,6 +215,38 @@ func (f watchedFS) SyncDir(name string) error {
 	return err
 }
 
+func (f watchedFS) OpenDisk(name string) (vfs.Disk, error) {
+	if err := f.w.refuse(); err != nil {
+		return nil, err
+	}
+	disk, err := f.inner.OpenDisk(name)
+	if err != nil {
+		return nil, f.w.judge(err)
+	}
+	return watchedDisk{disk, f.w}, nil
+}
+
+// watchedDisk is a whole filesystem under watch. How long its syncs take counts only when the process wants to end: what
+// other programs have written takes as long as it takes, and a disk that hangs also shows in the checkpoints, which are
+// written all the time.
+type watchedDisk struct {
+	vfs.Disk
+	w *diskWatch
+}
+
+func (d watchedDisk) Sync() error {
+	if err := d.w.refuse(); err != nil {
+		return err
+	}
+	d.w.whole.Store(max(1, int64(d.w.mono().Sub(d.w.base))))
+	err := d.Disk.Sync()
+	d.w.whole.Store(0)
+	if err != nil {
+		d.w.fail(err)
+	}
+	return err
+}
+
 func (f watchedFS) Lock(name string) (io.Closer, error) { return f.inner.Lock(name) }
 
 func (f watchedFS) Space(name string) (total, free int64, err error) {
@@ -255,6 +296,7 @@ func (f *watchedFile) Writev(bufs [][]byte, off int64) (int, error) {
 func (f *watchedFile) written(n int, err error) error {
 	f.w.wrote(n)
 	if f.slot != nil {
+		f.slot.wrote.Add(int64(n))
 		f.slot.markDirty()
 	}
 	return f.w.judge(err)

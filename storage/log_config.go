@@ -106,6 +106,10 @@ type Options struct {
 	Clean    bool  // the last stop was clean: nothing is scanned
 	CleanEnd *Ends // with Clean: nothing is even opened until the log is used
 
+	// Durable says that the whole filesystem was synced after the last write of the process before and before Open: then
+	// recovery syncs only what it changes itself. See Dirs.syncDisks.
+	Durable bool
+
 	Cache  *FileCache       // cap on open files and maps, shared by the logs of a process; nil for one of its own
 	Full   *atomic.Bool     // set while the directory's reserve is used up: appends are refused with FullError
 	Wall   func() time.Time // nil is time.Now

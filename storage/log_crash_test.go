@@ -22,6 +22,7 @@ type history struct {
 	point   int64 // recovery point on record
 	start   int64 // log start on record
 	seqs    map[int64]int32
+	durable bool // the disk was synced since the process was killed
 }
 
 const txnProducer = 9 // the one of these producers that has transactions
@@ -217,8 +218,19 @@ func (h *history) sequences() {
 
 // on opens the log of this history as its directory's owner would.
 func (h *history) on(o *Options) {
-	o.RecoveryPoint, o.LogStart = h.point, h.start
+	o.RecoveryPoint, o.LogStart, o.Durable = h.point, h.start, h.durable
+	h.durable = false
 	h.beforeCut(o)
+}
+
+// syncDisk is what Dirs.syncDisks does before it opens many logs.
+func (h *history) syncDisk(fs vfs.FS) error {
+	d, err := fs.OpenDisk("/")
+	if err != nil {
+		return err
+	}
+	h.durable = true
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // A log after any number of power cuts is a prefix of what was written, and has all that was synced.
@@ -251,9 +263,15 @@ func powerCuts(t failer, seed uint64, crashes, steps int) {
 		if err := h.run(l, r, steps); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
-		if r.IntN(3) == 0 {
+		switch r.IntN(6) {
+		case 0:
 			mem.KillProcess()
-		} else {
+		case 1:
+			mem.KillProcess()
+			if err := h.syncDisk(mem); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+		default:
 			mem.PowerCut()
 		}
 	}
@@ -270,20 +288,22 @@ func powerCuts(t failer, seed uint64, crashes, steps int) {
 // during recovery and during a clean stop.
 func TestCrashAtEveryOperation(t *testing.T) {
 	for _, power := range []bool{false, true} {
-		t.Run(fmt.Sprintf("power=%v", power), func(t *testing.T) {
-			for n := 1; ; n++ {
-				if crashAt(t, n, power) {
-					break
+		for _, disk := range []bool{false, true} {
+			t.Run(fmt.Sprintf("power=%v disk=%v", power, disk), func(t *testing.T) {
+				for n := 1; ; n++ {
+					if crashAt(t, n, power, disk) {
+						break
+					}
+					if n > 5000 {
+						t.Fatal("no end")
+					}
 				}
-				if n > 5000 {
-					t.Fatal("no end")
-				}
-			}
-		})
+			})
+		}
 	}
 }
 
-func crashAt(t *testing.T, n int, power bool) (done bool) {
+func crashAt(t *testing.T, n int, power, disk bool) (done bool) {
 	mem := newDisk(uint64(n))
 	faulty := vfs.NewFaulty(mem)
 	faulty.CrashAt(n, vfs.Changes()...)
@@ -297,6 +317,11 @@ func crashAt(t *testing.T, n int, power bool) (done bool) {
 			return err
 		}
 		mem.KillProcess() // recover once in the middle
+		if disk {
+			if err := h.syncDisk(faulty); err != nil {
+				return err
+			}
+		}
 		if l, err = tryOpen(faulty, h.on); err != nil {
 			return err
 		}
@@ -318,6 +343,7 @@ func crashAt(t *testing.T, n int, power bool) (done bool) {
 	} else {
 		mem.KillProcess()
 	}
+	h.durable = false
 	l, err := tryOpen(mem, h.on)
 	if err != nil {
 		t.Fatalf("crash at %d: open: %v", n, err)

@@ -22,6 +22,7 @@ type opened struct {
 	snapshotAt int64 // offset of the snapshot that was used
 	epochsNew  bool  // the epoch file has to be written
 	unsynced   bool  // the files hold bytes that may not be on disk
+	renamed    bool  // the directory's names may not be on disk
 	fromPoint  int64 // from here on the log was read batch by batch
 }
 
@@ -65,7 +66,7 @@ func (l *Log) list() (*opened, error) {
 	if entries, err = l.finishSwap(entries); err != nil {
 		return nil, err
 	}
-	o := &opened{}
+	o := &opened{renamed: !l.o.Durable}
 	aborted := map[int64]bool{}
 	for _, e := range entries {
 		base, suffix, ok := parseSegmentName(e.Name())
@@ -73,6 +74,7 @@ func (l *Log) list() (*opened, error) {
 		case !ok:
 		case leftover(suffix):
 			err = errors.Join(err, l.fs().Remove(filepath.Join(l.dir(), e.Name())))
+			o.renamed = true
 		case suffix == suffixSnapshot:
 			o.snapshots = append(o.snapshots, base)
 		case suffix == suffixTxn:
@@ -201,10 +203,12 @@ func zeroFrom(f vfs.File, pos, end int64) (bool, error) {
 // loadProducers makes the producer state as of the log's end.
 func (l *Log) loadProducers(o *opened) error {
 	end := o.tail.next
-	var err error
-	if o.snapshots, err = l.dropSnapshots(o.snapshots, end); err != nil {
+	snapshots, err := l.dropSnapshots(o.snapshots, end)
+	if err != nil {
 		return err
 	}
+	o.renamed = o.renamed || len(snapshots) < len(o.snapshots)
+	o.snapshots = snapshots
 	atMost := end
 	if o.fromPoint < end {
 		atMost = o.fromPoint
@@ -332,17 +336,23 @@ func (l *Log) openedStart(o *opened) int64 {
 func (l *Log) syncOpened(o *opened) error {
 	for _, s := range o.segs[segmentOf(o.segs, o.fromPoint):] {
 		s.unsynced.Store(o.unsynced)
+		if l.o.Durable { // the transaction index that was left as it is
+			s.abortedSync.Store(false)
+		}
 		if err := errors.Join(s.sync(), s.syncIndex()); err != nil {
 			return err
 		}
+	}
+	if !o.renamed {
+		return nil
 	}
 	return l.fs().SyncDir(l.dir())
 }
 
 // install makes the opened log the one that everybody sees.
 func (l *Log) install(o *opened) error {
-	epochsDirty := false
-	if o.epochsNew {
+	epochsDirty := o.epochsNew && l.o.Durable // left to the next sync, which many logs share
+	if o.epochsNew && !epochsDirty {
 		err := WriteEpochFile(l.fs(), l.epochPath(), o.epochs)
 		if epochsDirty = diskFull(err); err != nil && !epochsDirty { // without room the recovery point stays where it was
 			return err
@@ -369,6 +379,7 @@ func (l *Log) install(o *opened) error {
 		l.synced.Store(o.tail.next)
 		if epochsDirty {
 			l.synced.Store(min(o.fromPoint, o.tail.next))
+			l.unsyncedSince.Store(max(1, l.o.Wall().UnixNano()))
 		}
 	}
 	o.producers.txns.replicated(l.hw.Load())

@@ -36,7 +36,7 @@ func (l *Log) recover(o *opened) error {
 		l.o.Logger.Warn("log ends below its recovery point", "end", o.tail.next, "offset", l.o.RecoveryPoint)
 		o.fromPoint = o.tail.next
 	}
-	o.unsynced = o.unsynced || o.tail.next > point
+	o.unsynced = o.unsynced || o.tail.next > point && !l.o.Durable
 	return nil
 }
 

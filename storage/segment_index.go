@@ -256,8 +256,11 @@ func (s *segment) mapped(suffix string, size int) *resource[vfs.Mapping] {
 	})
 }
 
-// writtenEntries is how much of an active segment's index is in its files.
-type writtenEntries struct{ offsets, times int }
+// writtenEntries is how much of an active segment's index is in its files, and that there are files.
+type writtenEntries struct {
+	offsets, times int
+	made           bool
+}
 
 // flushIndex writes the entries of the active segment that are only in memory. The files are not synced: after a crash
 // they are completed from the log.
@@ -273,19 +276,19 @@ func (s *segment) flushIndex() error {
 func (s *segment) flushIndexLocked(x *memIndex) error {
 	offsets, times := x.offsets.view(), x.times.view()
 	w := x.written
-	if len(offsets) > w.offsets || w.offsets == 0 {
+	if len(offsets) > w.offsets || !w.made {
 		p := encodeOffsets(nil, offsets[min(w.offsets, len(offsets)):])
 		if err := s.writeEntries(suffixIndex, p, w.offsets*offsetEntrySize); err != nil {
 			return err
 		}
 	}
-	if len(times) > w.times || w.times == 0 {
+	if len(times) > w.times || !w.made {
 		p := encodeTimes(nil, times[min(w.times, len(times)):])
 		if err := s.writeEntries(suffixTime, p, w.times*timeEntrySize); err != nil {
 			return err
 		}
 	}
-	x.written = writtenEntries{len(offsets), len(times)}
+	x.written = writtenEntries{len(offsets), len(times), true}
 	return nil
 }
 

@@ -38,11 +38,12 @@ const (
 	Lock     Kind = "lock"
 	SetTime  Kind = "settime"
 	Space    Kind = "space"
+	SyncDisk Kind = "syncdisk"
 )
 
 // Changes are the kinds that alter what is on disk: the points at which a crash makes a difference.
 func Changes() []Kind {
-	return []Kind{Create, Write, Sync, Truncate, Rename, Remove, Mkdir, SyncDir}
+	return []Kind{Create, Write, Sync, Truncate, Rename, Remove, Mkdir, SyncDir, SyncDisk}
 }
 
 // Op is one operation on a filesystem.
@@ -330,6 +331,36 @@ func (f *Faulty) Space(name string) (total, free int64, err error) {
 		return 0, 0, err
 	}
 	return f.inner.Space(name)
+}
+
+// OpenDisk implements FS.
+func (f *Faulty) OpenDisk(name string) (Disk, error) {
+	if err := f.before(Op{Kind: Open, Path: name}); err != nil {
+		return nil, err
+	}
+	d, err := f.inner.OpenDisk(name)
+	if err != nil {
+		return nil, err
+	}
+	return &faultyDisk{d, f, name}, nil
+}
+
+type faultyDisk struct {
+	Disk
+	f    *Faulty
+	path string
+}
+
+// Sync fails as that of a file does, for all files.
+func (d *faultyDisk) Sync() error {
+	err := d.f.before(Op{Kind: SyncDisk, Path: d.path})
+	if err == nil {
+		return d.Disk.Sync()
+	}
+	if l, ok := d.Disk.(interface{ loseDirty() }); ok && !errors.Is(err, ErrCrashed) {
+		l.loseDirty()
+	}
+	return err
 }
 
 type faultyFile struct {

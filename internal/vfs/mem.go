@@ -518,6 +518,64 @@ func (m *Mem) Space(name string) (total, free int64, err error) {
 	return total, max(0, total-m.used.Load()), nil
 }
 
+// OpenDisk implements FS.
+func (m *Mem) OpenDisk(name string) (Disk, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.lookupLocked(name); err != nil {
+		return nil, pathError("open", name, err)
+	}
+	return &memDisk{m: m, name: name, life: m.life.Load()}, nil
+}
+
+type memDisk struct {
+	m    *Mem
+	name string
+	life int64
+}
+
+// Sync applies all changes of directories and syncs all files that have a name.
+func (d *memDisk) Sync() error {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	if d.life != d.m.life.Load() {
+		return pathError("syncfs", d.name, ErrDead)
+	}
+	d.m.eachLocked(func(dir *memDir) {
+		for _, c := range dir.pending {
+			c.done = true
+		}
+		dir.durable, dir.pending = maps.Clone(dir.entries), nil
+	}, (*inode).sync)
+	return nil
+}
+
+func (d *memDisk) Close() error { return nil }
+
+func (d *memDisk) loseDirty() {
+	d.m.mu.Lock()
+	defer d.m.mu.Unlock()
+	d.m.eachLocked(func(*memDir) {}, (*inode).loseDirty)
+}
+
+// eachLocked visits all directories and files that have a name. Visits commute.
+func (m *Mem) eachLocked(dir func(*memDir), file func(*inode)) {
+	next := []*memDir{m.mu.root}
+	for len(next) > 0 {
+		d := next[len(next)-1]
+		next = next[:len(next)-1]
+		dir(d)
+		for _, n := range d.entries {
+			switch n := n.(type) {
+			case *memDir:
+				next = append(next, n)
+			case *inode:
+				file(n)
+			}
+		}
+	}
+}
+
 type memInfo struct {
 	name    string
 	size    int64

@@ -38,6 +38,17 @@ type FS interface {
 	Lock(name string) (io.Closer, error)
 	// Space returns the size of the filesystem that holds name and what is free for this process, in bytes.
 	Space(name string) (total, free int64, err error)
+	// OpenDisk opens the whole filesystem that holds directory name, for syncs of all of it. errors.ErrUnsupported where
+	// such a sync could leave something out or could not tell that writing failed.
+	OpenDisk(name string) (Disk, error)
+}
+
+// Disk is a whole filesystem.
+type Disk interface {
+	// Sync makes everything durable that was written before the call, whoever wrote it: contents, sizes and names. It
+	// fails when anything on the filesystem could not be written since OpenDisk, and then File.Sync's warning holds.
+	Sync() error
+	Close() error
 }
 
 // File is an open file. Methods may be called from many goroutines; a call after or during Close fails, it never
