@@ -37,12 +37,14 @@ type conn struct {
 	late    sync.WaitGroup // the second goroutine
 	hasLate bool
 
+	stopped func() bool // the server is
+
 	ending sync.Once
 	reason error // why it ended; set once, before cancel
 }
 
 func newConn(ctx context.Context, s *Server, l *listener, nc net.Conn) *conn {
-	c := &conn{srv: s, l: l, nc: nc}
+	c := &conn{srv: s, l: l, nc: nc, stopped: func() bool { return ctx.Err() != nil }}
 	c.ctx, c.cancel = context.WithCancel(ctx)
 	c.info.Store(&ConnInfo{ID: s.nextID.Add(1), Listener: l.Name, Remote: addrPort(nc.RemoteAddr()), Local: addrPort(nc.LocalAddr())})
 	c.frames = frames{ctx: c.ctx, buffers: s.buffers, maxBytes: s.opts.MaxFrameBytes, idle: c.idle, busy: c.pulse.work}
@@ -209,7 +211,9 @@ func (c *conn) end(reason error) {
 	c.ending.Do(func() {
 		c.reason = reason
 		c.cancel()
-		c.replies.end()
+		if answered := c.replies.end(); !answered && c.stopped() {
+			c.reset()
+		}
 		c.nc.Close()
 		c.srv.forget(c, reason)
 	})
@@ -220,6 +224,14 @@ func (c *conn) stop(grace time.Duration) {
 	now := time.Now()
 	c.nc.SetReadDeadline(now)
 	c.nc.SetWriteDeadline(now.Add(grace))
+}
+
+// reset has the peer see a connection that broke. A client whose first request ends with the stream takes that for settings
+// that do not fit, as franz-go does, and gives its records up; it is to try again elsewhere.
+func (c *conn) reset() {
+	if tcp, ok := c.nc.(interface{ SetLinger(sec int) error }); ok {
+		_ = tcp.SetLinger(0)
+	}
 }
 
 // check ends the connection if it has waited for too long, or for a peer that is gone.

@@ -3,6 +3,8 @@ package protocol
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -168,6 +170,36 @@ func TestStopEndsParkedAndWaitingCalls(t *testing.T) {
 		if call.Key() == 12 {
 			call.Reply(kmsg.NewPtrHeartbeatResponse()) // into the void
 		}
+	}
+}
+
+// A client that has had no answer sees a connection that broke, when the server stops: the end of a stream in its place looks
+// like settings that do not fit, after which franz-go does not try again. One that was answered sees the stream end.
+func TestStopResetsWhoHadNoAnswer(t *testing.T) {
+	p := newParked()
+	park := Route(0, 4, func(c *Call, _ *kmsg.HeartbeatRequest) { p.park(c) })
+	s, err := NewServer(ServerOptions{APIs: []API{park, metadataRoute()}, Listeners: []ListenerOptions{{Name: "A", Addr: "127.0.0.1:0"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	fresh, known := dial(t, s.Addr("A").String()), dial(t, s.Addr("A").String())
+	known.send(request(1, metadata()))
+	known.answer()
+	fresh.send(request(1, kmsg.NewPtrHeartbeatRequest()))
+	known.send(request(2, kmsg.NewPtrHeartbeatRequest()))
+	p.wait(t, 2)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := fresh.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("without an answer: %v", err)
+	}
+	if _, err := known.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("after an answer: %v", err)
 	}
 }
 

@@ -29,6 +29,7 @@ type replies struct {
 		serving    *Call // whose Serve is running: the reader writes its answer
 		laters     []func()
 		writing    bool
+		answered   bool // something was written
 		ended      bool
 		failed     error // the first reason to close the connection
 	}
@@ -110,6 +111,7 @@ func (r *replies) flush() error {
 			return nil
 		}
 		r.mu.writing = true
+		r.mu.answered = r.mu.answered || bytes > 0
 		r.mu.Unlock()
 		err := r.write(batch, bytes)
 		r.mu.Lock()
@@ -213,12 +215,13 @@ func (r *replies) failure() error {
 	return r.mu.failed
 }
 
-// end drops what has not been written. Calls that are still to be answered answer into the void.
-func (r *replies) end() {
+// end drops what has not been written, and says whether anything was. Calls that are still to be answered answer into the
+// void.
+func (r *replies) end() (answered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.ended {
-		return
+		return r.mu.answered
 	}
 	r.mu.ended = true
 	for c := r.mu.head; c != nil; c = c.next {
@@ -229,6 +232,7 @@ func (r *replies) end() {
 	}
 	r.metrics.inFlight.Sub(float64(r.mu.count))
 	r.mu.head, r.mu.tail, r.mu.count, r.mu.laters = nil, nil, 0, nil
+	return r.mu.answered
 }
 
 // signal leaves a note in a channel of length one.
