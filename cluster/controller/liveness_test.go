@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -152,5 +153,46 @@ func TestForgetsWhoIsNotRegistered(t *testing.T) {
 	b.run(2*forget, 2, 3, 4)
 	if len(b.of) > len(b.brokers) {
 		t.Errorf("%d processes are remembered", len(b.of))
+	}
+}
+
+// TestStarvationBelowTheLimitsFencesNobody: ten minutes on processors that others use up. What brokers say comes up to just
+// below the limit late, gossip changes its mind, and the controller itself runs rarely and stands still at times.
+func TestStarvationBelowTheLimitsFencesNobody(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }
+	b := newBench()
+	due := map[metadata.BrokerID]time.Time{2: b.now, 3: b.now, 4: b.now}
+	given := map[metadata.BrokerID]bool{}
+	for end := b.now.Add(10 * time.Minute); b.now.Before(end); {
+		pause := upTo(standstill - 50*time.Millisecond)
+		if rng.IntN(50) == 0 {
+			pause = standstill + upTo(time.Minute)
+		}
+		next := b.now.Add(pause)
+		for id := metadata.BrokerID(2); id <= 4; id++ {
+			limit := silence
+			if given[id] {
+				limit = suspected
+			}
+			if pause > standstill { // what was said meanwhile lies in the sockets
+				due[id] = next.Add(upTo(limit - standstill))
+			}
+			for !due[id].After(next) {
+				at := due[id]
+				b.Heard(b.member(id), at)
+				given[id] = rng.IntN(3) == 0
+				b.Gossip(b.member(id), !given[id], at)
+				limit = silence
+				if given[id] {
+					limit = suspected
+				}
+				due[id] = at.Add(100*time.Millisecond + upTo(limit-100*time.Millisecond))
+			}
+		}
+		b.now = next
+		if v := b.Tick(b.now, b.brokers, b.member(1)); len(v) > 0 {
+			t.Fatalf("%s before the end: %v", end.Sub(b.now), v)
+		}
 	}
 }

@@ -51,9 +51,14 @@ func (w *timeline) end(partition int32) {
 		w.t.Logf("broker %d was not fenced", w.victim)
 		return
 	}
-	written := w.firstWrite(partition, fenced)
 	w.fenced = append(w.fenced, fenced)
-	w.t.Logf("broker %d struck: fenced by broker %d after %s, first write after %s", w.victim, by, short(fenced), short(written))
+	written, ok := w.firstWrite(partition, fenced)
+	if !ok {
+		w.t.Logf("broker %d struck: fenced by broker %d after %s, nothing written yet", w.victim, by, short(fenced))
+		written = time.Since(w.at)
+	} else {
+		w.t.Logf("broker %d struck: fenced by broker %d after %s, first write after %s", w.victim, by, short(fenced), short(written))
+	}
 	if written <= w.worst {
 		return
 	}
@@ -66,8 +71,9 @@ func (w *timeline) end(partition int32) {
 
 func short(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
-// firstWrite is how long after the fault the first write was acknowledged that completed after the fence.
-func (w *timeline) firstWrite(partition int32, fenced time.Duration) time.Duration {
+// firstWrite is how long after the fault the first write was acknowledged that completed after the fence; false when none is
+// yet.
+func (w *timeline) firstWrite(partition int32, fenced time.Duration) (time.Duration, bool) {
 	w.t.Helper()
 	h, err := w.l.recorder.History()
 	if err != nil {
@@ -80,7 +86,7 @@ func (w *timeline) firstWrite(partition int32, fenced time.Duration) time.Durati
 			first = r.Complete
 		}
 	}
-	return first - struck
+	return first - struck, first >= 0
 }
 
 // fencedAt finds in a broker's log when it took another one for dead.
