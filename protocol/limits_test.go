@@ -188,7 +188,9 @@ func TestStopResetsWhoHadNoAnswer(t *testing.T) {
 	fresh, known := dial(t, s.Addr("A").String()), dial(t, s.Addr("A").String())
 	known.send(request(1, metadata()))
 	known.answer()
-	fresh.send(request(1, kmsg.NewPtrHeartbeatRequest()))
+	fresh.send(request(1, kmsg.NewPtrApiVersionsRequest())) // does not count
+	fresh.answer()
+	fresh.send(request(2, kmsg.NewPtrHeartbeatRequest()))
 	known.send(request(2, kmsg.NewPtrHeartbeatRequest()))
 	p.wait(t, 2)
 	cancel()

@@ -29,7 +29,7 @@ type replies struct {
 		serving    *Call // whose Serve is running: the reader writes its answer
 		laters     []func()
 		writing    bool
-		answered   bool // something was written
+		answered   bool // something is written besides the versions of requests, which clients ask for first
 		ended      bool
 		failed     error // the first reason to close the connection
 	}
@@ -111,7 +111,6 @@ func (r *replies) flush() error {
 			return nil
 		}
 		r.mu.writing = true
-		r.mu.answered = r.mu.answered || bytes > 0
 		r.mu.Unlock()
 		err := r.write(batch, bytes)
 		r.mu.Lock()
@@ -132,6 +131,7 @@ func (r *replies) takeLocked() (batch *Call, bytes int) {
 		if c.out != nil {
 			bytes += c.out.Len()
 			r.mu.bytes -= c.out.Len()
+			r.mu.answered = r.mu.answered || c.Key() != keyAPIVersions
 		}
 	}
 	if last == nil {
@@ -215,7 +215,7 @@ func (r *replies) failure() error {
 	return r.mu.failed
 }
 
-// end drops what has not been written, and says whether anything was. Calls that are still to be answered answer into the
+// end drops what has not been written, and says whether anything was answered. Calls that are still to be answered answer into the
 // void.
 func (r *replies) end() (answered bool) {
 	r.mu.Lock()
