@@ -71,6 +71,7 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "offset.metadata.max.bytes", value: "10", more: []karsttest.Option{topic}, see: refusesMetadata},
 		{name: "offsets.topic.num.partitions", value: "3", more: []karsttest.Option{topic}, see: offsetsTopicHas(3, "")},
 		{name: "offsets.topic.segment.bytes", value: "2097152", more: []karsttest.Option{topic}, see: offsetsTopicHas(0, "2097152")},
+		{name: "offsets.topic.segment.bytes", value: "1", more: []karsttest.Option{topic}, see: offsetsTopicHas(0, "1048576")},
 		{name: "offsets.topic.compression.codec", value: "4", more: []karsttest.Option{topic}, see: packsOffsets(4)},
 		{name: "transactional.id.expiration.ms", value: "1", more: []karsttest.Option{karsttest.Setting("transaction.remove.expired.transaction.cleanup.interval.ms", "20")}, see: forgetsTransactionalIDs},
 		{name: "transaction.remove.expired.transaction.cleanup.interval.ms", value: "20", more: []karsttest.Option{karsttest.Setting("transactional.id.expiration.ms", "1")}, see: forgetsTransactionalIDs},
