@@ -215,8 +215,8 @@ func (r *replies) failure() error {
 	return r.mu.failed
 }
 
-// end drops what has not been written, and says whether anything was answered. Calls that are still to be answered answer into the
-// void.
+// end drops what has not been written, and says whether anything was answered. Calls that are still to be answered answer
+// into the void.
 func (r *replies) end() (answered bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

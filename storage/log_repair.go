@@ -27,8 +27,9 @@ type Repaired struct {
 
 // Repair gives up what cannot be read of a partition's log, so that the rest is served again: for a log of which there is
 // no other copy. Damaged batches are replaced by an empty one that takes their offsets; behind the last sound batch the
-// log is cut. Zeros at the end of a file that was allocated in advance are no damage. The old file stays beside the new one with the ending .damaged. Indexes, snapshots and epochs that may be
-// wrong are removed: they are made anew. With check nothing is changed. The log must not be in use.
+// log is cut. Zeros at the end of a file that was allocated in advance are no damage. The old file stays beside the new
+// one with the ending .damaged. Indexes, snapshots and epochs that may be wrong are removed: they are made anew. With
+// check nothing is changed. The log must not be in use.
 func Repair(fsys vfs.FS, dir string, check bool) ([]Repaired, error) {
 	entries, err := fsys.ReadDir(dir)
 	if err != nil {
