@@ -66,8 +66,11 @@ type oldLeader struct {
 	head  raft.RPCHeader
 }
 
-// speak is as node id to a member.
+// speak is as node id to a member, once that listens: what comes too early is turned away.
 func speak(t testing.TB, id int, to *member) *oldLeader {
+	for to.streams.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
 	s := newStreams(raft.ServerID(serverOf(id).ID), &Network{Dial: func(ctx context.Context, _ metadata.BrokerID) (net.Conn, error) {
 		return to.port.(*pipeListener).dial(ctx)
 	}})
