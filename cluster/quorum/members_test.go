@@ -261,6 +261,7 @@ func promotedUnheard(t *testing.T, evidence, known bool) {
 		leader.change(t, leader.AddNonvoter, promoted.ServerID())
 		tr.agree()
 	}
+	eventually(t, "the third knows of both voters", func() bool { return third.voters() == 2 })
 	tr.deafen(leader.id, third.id, true) // from here on it hears nothing
 	leader.change(t, leader.AddVoter, promoted.ServerID())
 	if n := third.voters(); n != 2 {
