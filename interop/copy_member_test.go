@@ -88,9 +88,12 @@ func (m *copyBatch) poll(max int) error {
 	return nil
 }
 
-// copy is one transaction.
+// copy is one transaction. The process ends when it hangs: librdkafka waits for ever, whatever its time limit, for a group
+// coordinator that has left the metadata before it could be asked (confluentinc/librdkafka issues 5456 and 5511).
 func (m *copyBatch) copy() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	hung := time.AfterFunc(20*time.Second, func() { panic("a transaction does not end") })
+	defer hung.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := m.producer.BeginTransaction(); err != nil {
 		return fmt.Errorf("begin: %w", err)

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -88,8 +89,38 @@ type partitionLog struct {
 
 func (g partitionLog) String() string { return fmt.Sprintf("%s-%d", g.topic, g.partition) }
 
-// logs finds start and end of every partition of the topics, sorted.
-func (l *link) logs(ctx context.Context, topics []string, isolation kgo.IsolationLevel) ([]partitionLog, error) {
+// failoverPatience is how long a change of leaders is waited for before it is an error.
+const failoverPatience = 5 * time.Second
+
+// logs finds start and end of every partition of the topics, sorted. While leaders change it asks again.
+func (l *link) logs(ctx context.Context, topics []string, isolation kgo.IsolationLevel) (out []partitionLog, err error) {
+	err = overFailover(ctx, min(l.timeout, failoverPatience), func() error {
+		out, err = l.logsNow(ctx, topics, isolation)
+		return err
+	})
+	return out, err
+}
+
+// overFailover asks again, for as long as patience, while the answer is that a partition's leader is being chosen or has
+// just begun (KIP-207).
+func overFailover(ctx context.Context, patience time.Duration, ask func() error) error {
+	end := time.After(patience)
+	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		err := ask()
+		if !errors.Is(err, kerr.LeaderNotAvailable) && !errors.Is(err, kerr.NotLeaderForPartition) && !errors.Is(err, kerr.OffsetNotAvailable) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-end:
+			return err
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (l *link) logsNow(ctx context.Context, topics []string, isolation kgo.IsolationLevel) ([]partitionLog, error) {
 	meta, err := l.topics(ctx, topics, "", true)
 	if err != nil {
 		return nil, err
