@@ -58,10 +58,12 @@ func (c *Coordinator) completeAll(ctx context.Context) {
 
 // complete has every partition of a decided transaction marked and then says that it is over. It acts only on an image
 // that is not older than this broker's leadership: who was deposed meanwhile loses, because the log of a partition knows a
-// newer coordinator epoch, or by the revision.
+// newer coordinator epoch, or by the revision. What was marked counts for that decision alone: while a broker was asked,
+// another coordinator may have completed it, and the next transaction be decided.
 func (c *Coordinator) complete(ctx context.Context, id string) {
 	pause := retryPause
 	var done []metadata.TxnPartition
+	var decision uint64
 	for range attempts {
 		if c.leading(ctx) != nil {
 			return
@@ -70,6 +72,9 @@ func (c *Coordinator) complete(ctx context.Context, id string) {
 		t, ok := im.Txn(id)
 		if !ok || !t.State.Prepared() || hold.Here(hold.BeforeMarkers, id) {
 			return
+		}
+		if t.Revision != decision {
+			done, decision = nil, t.Revision
 		}
 		var deposed bool
 		if done, deposed = c.mark(ctx, im, t, done); deposed {

@@ -70,6 +70,48 @@ func TestMarkersAreSentUntilEveryPartitionHasItsOwn(t *testing.T) {
 	})
 }
 
+// TestMarkersOfOneTransactionAreNotThoseOfTheNext: a coordinator is deposed and leads again while a broker lets it wait for
+// its answer; meanwhile the transaction was completed, and the next one of the same producer decided.
+func TestMarkersOfOneTransactionAreNotThoseOfTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newMetalog(t)
+		at := l.topic("t", 2, 3, 2)
+		_, s := l.join(1, nil)
+		next := uint64(0)
+		var mu sync.Mutex
+		var marked []metadata.TxnPartition
+		s.change(func() {
+			s.mu.mark = func(_ context.Context, b metadata.BrokerID, m Marks) ([]error, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case b == 2 && m.Revision != next: // marked, or over long since
+					return make([]error, len(m.Partitions)), nil
+				case next == 0:
+					x := l.txn("x-0")
+					l.must(metadata.CompleteTxn{ID: x.ID, Revision: x.Revision})
+					l.must(metadata.AddToTxn{ID: x.ID, Revision: l.txn("x-0").Revision, Partitions: []metadata.TxnPartition{at[0], at[2]}, Version: 2})
+					l.decide(x.ID)
+					next = l.txn("x-0").Revision
+					return nil, errors.New("no answer")
+				}
+				marked = append(marked, m.Partitions...)
+				return make([]error, len(m.Partitions)), nil
+			}
+		})
+		s.lead(1)
+		l.open(1, at[:2])
+		l.decide("x-0")
+		time.Sleep(10 * time.Second)
+		if x := l.txn("x-0"); x.State != metadata.TxnCompleteCommit {
+			t.Errorf("%s", x.State)
+		}
+		if !slices.Contains(marked, at[0]) || !slices.Contains(marked, at[2]) {
+			t.Errorf("completed when only %v had their markers", marked)
+		}
+	})
+}
+
 // TestPartitionThatKnowsANewerCoordinatorStopsTheOldOne.
 func TestPartitionThatKnowsANewerCoordinatorStopsTheOldOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
