@@ -175,6 +175,7 @@ func TestKafkaGo(t *testing.T) {
 	}
 	w := &kafkago.Writer{
 		Addr: kafkago.TCP(s.addr), Topic: topic, Balancer: &kafkago.Hash{},
+		RequiredAcks: kafkago.RequireAll, // by default nobody knows when the records are there
 		BatchTimeout: 5 * time.Millisecond, Compression: kafkago.Snappy, MaxAttempts: 50, WriteBackoffMin: 10 * time.Millisecond,
 	}
 	msgs := make([]kafkago.Message, count)
