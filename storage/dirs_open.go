@@ -337,12 +337,12 @@ func (d *Dirs) syncNames(jobs []openJob) {
 func (d *Dirs) syncDisks(jobs []openJob) {
 	of := map[*directory][]*openJob{}
 	for i := range jobs {
-		if j := &jobs[i]; j.err == nil && j.slot != nil && j.slot.log == nil && !j.slot.hint.clean && j.slot.dir.disk != nil {
+		if j := &jobs[i]; j.err == nil && j.slot != nil && j.slot.log == nil && !j.slot.hint.clean {
 			of[j.slot.dir] = append(of[j.slot.dir], j)
 		}
 	}
 	for _, dir := range d.dirs {
-		if len(of[dir]) < d.o.ManyLogs {
+		if len(of[dir]) < d.manyIn(dir) {
 			continue
 		}
 		err := dir.disk.Sync()

@@ -215,6 +215,6 @@ func (m *move) enter(h *home) {
 	_ = l.doomed.take(time.Time{})
 	l.hints.forget()
 	for _, s := range old {
-		s.retire()
+		s.retireFully()
 	}
 }
