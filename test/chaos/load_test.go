@@ -62,8 +62,8 @@ func (l *load) patient(more ...kgo.Opt) []kgo.Opt {
 		kgo.DialTimeout(l.step), kgo.RequestTimeoutOverhead(l.step), kgo.ProduceRequestTimeout(l.step),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	}
-	if l.step < longStep {
-		opts = append(opts, kgo.MaxVersions(unasked()))
+	if l.step < longStep { // up to ten dials to a broker that is cut off stand in line before the question who leads now
+		opts = append(opts, kgo.MaxVersions(unasked()), kgo.DialTimeout(l.step/4))
 	}
 	return append(opts, more...)
 }
