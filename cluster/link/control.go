@@ -74,21 +74,21 @@ func (l *Link) control(to metadata.BrokerID) *control {
 
 // pipe returns a connection that works, as far as this side knows.
 func (c *control) pipe(ctx context.Context) (*pipe, error) {
-	p, dialing := c.begin()
-	if p != nil {
-		return p, nil
+	for {
+		p, dialing := c.begin()
+		if p != nil {
+			return p, nil
+		}
+		select {
+		case <-dialing:
+		case <-ctx.Done():
+			return nil, &UnreachableError{Broker: c.to, Addr: "its port", Err: ctx.Err()}
+		}
+		// With neither, the connection has broken since, and somebody dials again.
+		if p, err := c.current(); p != nil || err != nil {
+			return p, err
+		}
 	}
-	select {
-	case <-dialing:
-	case <-ctx.Done():
-		return nil, &UnreachableError{Broker: c.to, Addr: "its port", Err: ctx.Err()}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.mu.pipe != nil {
-		return c.mu.pipe, nil
-	}
-	return nil, c.mu.err
 }
 
 // begin returns the connection, or the dial to wait for, which it starts.
