@@ -15,8 +15,8 @@ func (l *Log) Copy(p []byte) (end int64, err error) { return l.CopyIn(math.MaxIn
 // end is ignored. What was appended before an error stays: end is the log's end in any case.
 //
 // Errors: *batch.CorruptError when a batch is damaged, *ContinuityError when one does not continue the log (a late or
-// repeated answer), *StaleEpochError when its epoch is older than the log's last, or SetEpoch told the log of a leadership
-// after the given one, *FullError, *OfflineError, and failed writes as in Append.
+// repeated answer), *StaleEpochError when its epoch is older than the log's last or newer than the given one, or SetEpoch
+// told the log of a leadership after the given one, *FullError, *OfflineError, and failed writes as in Append.
 func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 	if err := l.ready(); err != nil {
 		return l.end.Load(), err
@@ -29,7 +29,7 @@ func (l *Log) CopyIn(epoch int32, p []byte) (end int64, err error) {
 	now := l.o.Wall()
 	l.mu.Lock()
 	l.leadLocked()
-	batches, err := l.splitLocked(p)
+	batches, err := l.splitLocked(epoch, p)
 	if newest := l.epochs.Load().lead.Epoch; err == nil && epoch < newest {
 		err = &StaleEpochError{Epoch: epoch, Newest: newest}
 	}
@@ -67,8 +67,9 @@ func (l *Log) startsInside(p []byte) (base int64, inside bool) {
 	return b.BaseOffset(), b.BaseOffset() >= 0 && b.BaseOffset() < start && b.LastOffset() >= start
 }
 
-// splitLocked checks every batch before the first one is written.
-func (l *Log) splitLocked(p []byte) ([]batch.Batch, error) {
+// splitLocked checks every batch before the first one is written. None is of a later leadership than the one that is
+// followed: its leader had none when it was asked, and where such a batch follows another the leader's log may not.
+func (l *Log) splitLocked(follows int32, p []byte) ([]batch.Batch, error) {
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -90,6 +91,8 @@ func (l *Log) splitLocked(p []byte) ([]batch.Batch, error) {
 		}
 		if e := b.LeaderEpoch(); e >= 0 && e < epoch {
 			return nil, &StaleEpochError{Epoch: e, Newest: epoch}
+		} else if e > follows {
+			return nil, &StaleEpochError{Epoch: follows, Newest: e}
 		}
 		next, epoch, p = b.NextOffset(), max(epoch, b.LeaderEpoch()), rest
 		all = append(all, b)

@@ -98,3 +98,21 @@ func TestLeadershipEndsWhileAWriteHangs(t *testing.T) {
 		t.Errorf("end of the new one: %+v", got)
 	}
 }
+
+// No leader has batches of a leadership after its own. What was asked for in one and read in a later one, of which the
+// follower knows nothing yet, may not continue its log at all, and would hide from the next leader where the two part
+// (KAFKA-18723).
+func TestFollowersTakeNothingFromALaterLeadership(t *testing.T) {
+	l := openTest(t, newDisk(1))
+	end, err := l.CopyIn(5, spec{at: 0, leader: 5}.build())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := append(spec{at: end, leader: 5}.build(), spec{at: end + 1, leader: 6}.build()...)
+	if _, err := l.CopyIn(5, p); !errors.As(err, new(*StaleEpochError)) || l.End() != end || l.LastEpoch() != 5 {
+		t.Errorf("%v, log end %d of %d, last epoch %d", err, l.End(), end, l.LastEpoch())
+	}
+	if _, err := l.CopyIn(6, p); err != nil || l.LastEpoch() != 6 {
+		t.Errorf("in its own leadership: %v, last epoch %d", err, l.LastEpoch())
+	}
+}

@@ -227,8 +227,9 @@ func (p *Partition) give(c *cursor, maxBytes int) (res FollowerRead, ok bool) {
 		p.mu.Unlock()
 		return res, false
 	}
+	r := p.role.Load()
 	if res.Err = c.err; res.Err == nil {
-		res.Err = p.role.Load().leading()
+		res.Err = r.leading()
 	}
 	if res.Err != nil {
 		c.asked = true
@@ -262,7 +263,10 @@ func (p *Partition) give(c *cursor, maxBytes int) (res FollowerRead, ok bool) {
 	}
 	var err error
 	res.Slice, err = p.log.Read(storage.ReadOptions{From: from, Before: end, MaxBytes: maxBytes, WholeFirst: true})
-	switch {
+	switch now := p.role.Load(); {
+	case now.meta.LeaderEpoch != r.meta.LeaderEpoch: // another leader may have written what was read
+		res.Slice.Release()
+		res.Slice, res.Err = storage.Slice{}, now.notLeader()
 	case err != nil:
 		res.Err = p.readFailed(err)
 	case res.Slice.Len() == 0: // the start of the log moved: ask the log again at the next change

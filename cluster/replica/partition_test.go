@@ -26,12 +26,14 @@ type bench struct {
 	syncs atomic.Int32
 }
 
-func newBench(t testing.TB, fsync bool) *bench {
+func newBench(t testing.TB, fsync bool) *bench { return newBenchOn(t, vfs.NewMem(1), fsync) }
+
+func newBenchOn(t testing.TB, fs vfs.FS, fsync bool) *bench {
 	t.Helper()
 	b := &bench{}
 	c := storage.DefaultConfig()
 	c.Fsync = fsync
-	log, err := storage.Open(storage.Options{FS: vfs.NewMem(1), Dir: "/t-0", Topic: "t", Config: c})
+	log, err := storage.Open(storage.Options{FS: fs, Dir: "/t-0", Topic: "t", Config: c})
 	if err != nil {
 		t.Fatal(err)
 	}
