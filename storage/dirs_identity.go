@@ -279,8 +279,32 @@ func (d *Dirs) beginRun(dir *directory) error {
 		meta:        MetaProperties{Version: 1, ClusterID: d.o.ClusterID, NodeID: d.o.NodeID, DirectoryID: dir.id},
 		incarnation: d.incarnation, boot: d.o.BootID(), siblings: siblings, known: startsAfter(old), before: old,
 	}
+	if lost := d.lostSibling(old); lost != "" {
+		d.o.Logger.Warn("log directory is gone with what was in it: this broker has to catch up with others", "dir", lost)
+		dir.start.known = nil
+	}
 	dir.start.broken = old != nil && (len(old.known) > 0 && old.broken || !dir.clean.clean && !dir.start.sameBoot())
 	return writeAtomic(dir.fs, filepath.Join(dir.path, startFile), dir.start.encode())
+}
+
+// lostSibling finds a directory that the last run had and this one has not: its path, or "". One that is offline is not
+// lost; who asks for its logs is told.
+func (d *Dirs) lostSibling(last *startRecord) string {
+	if last == nil {
+		return ""
+	}
+	for _, path := range slices.Sorted(maps.Keys(last.siblings)) {
+		here := slices.ContainsFunc(d.dirs, func(dir *directory) bool {
+			if dir.offline() != nil {
+				return dir.key == path
+			}
+			return dir.id == last.siblings[path]
+		})
+		if !here {
+			return path
+		}
+	}
+	return ""
 }
 
 // readStart reads the record of the last run; nil when there is none or it is damaged.

@@ -16,7 +16,8 @@ type Start struct {
 	// Incarnation is this run: random, written into every directory before any log was opened.
 	Incarnation uuid.UUID
 	// Known are the runs that all directories know of: the last one that was confirmed and all since, this one included.
-	// Whoever has another one on record did not run with these directories: they are a copy, or new.
+	// Whoever has another one on record did not run with these directories: they are a copy, or new, or not all of those
+	// that there were.
 	Known []uuid.UUID
 	// Clean says that the run before ended with a clean stop, SameBoot that the machine has not been started again since:
 	// then what was written is there even if it was not synced. Both are about all directories, and true for new ones.

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -68,5 +69,60 @@ func TestListOfStartsIsBoundedAndKeepsTheOneOnRecord(t *testing.T) {
 	}
 	if known := startsAfter(r); len(known) != maxStarts || known[0] != (uuid.UUID{1}) || known[maxStarts-1] != (uuid.UUID{101}) {
 		t.Errorf("%d: %v", len(known), known)
+	}
+}
+
+// A disk that was replaced, or is not configured any more, takes its logs with it. The directories that are left must not
+// vouch for them: who has the run before on record would take the broker for one that has all it had.
+func TestRunsBeforeALostDirectoryAreNotKnown(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(t *testing.T, disk *vfs.Mem)
+		paths  []string
+		lost   bool
+	}{
+		"nothing":   {func(*testing.T, *vfs.Mem) {}, []string{"/a", "/b"}, false},
+		"added":     {func(*testing.T, *vfs.Mem) {}, []string{"/a", "/b", "/c"}, false},
+		"other way": {func(*testing.T, *vfs.Mem) {}, []string{"/b", "/a"}, false},
+		"moved": {func(t *testing.T, disk *vfs.Mem) {
+			if err := disk.Rename("/b", "/elsewhere"); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"/a", "/elsewhere"}, false},
+		"removed": {func(*testing.T, *vfs.Mem) {}, []string{"/a"}, true},
+		"replaced": {func(t *testing.T, disk *vfs.Mem) {
+			if err := errors.Join(disk.RemoveAll("/b"), disk.MkdirAll("/b", 0o755), writeAtomic(disk, "/b/"+newFile, nil)); err != nil {
+				t.Fatal(err)
+			}
+		}, []string{"/a", "/b"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1, "/a", "/b")
+			d := r.start()
+			first := d.Start().Incarnation
+			if err := d.ConfirmStart(); err != nil {
+				t.Fatal(err)
+			}
+			r.close(d)
+			c.change(t, r.disk)
+			r.o.Paths, r.o.Existing = c.paths, true
+			for n := range 2 { // nobody was told of the first of these starts
+				d = r.start()
+				if got := slices.Contains(d.Start().Known, first); got == c.lost && (n == 0 || c.lost) {
+					t.Errorf("start %d: the run before is known: %v", n, got)
+				}
+				r.close(d)
+			}
+			d = r.start()
+			if err := d.ConfirmStart(); err != nil {
+				t.Fatal(err)
+			}
+			last := d.Start().Incarnation
+			r.close(d)
+			d = r.start()
+			defer r.close(d)
+			if !slices.Contains(d.Start().Known, last) {
+				t.Error("the run before, which was confirmed, is not known")
+			}
+		})
 	}
 }
