@@ -61,8 +61,22 @@ type follower struct {
 	}
 }
 
-// lesserWait is how long a new high watermark or log start waits for records to travel with.
-const lesserWait = 3 * time.Millisecond
+const (
+	// lesserWait is how long a new high watermark or log start waits for records to travel with.
+	lesserWait = 3 * time.Millisecond
+	// beat: waits of some length end at a multiple of this by the wall clock, and not later than they should. Fetches that
+	// find nothing are then answered together, and when the process wakes for other reasons as well.
+	beat = 100 * time.Millisecond
+)
+
+// until is when a fetch that has waited is answered.
+func until(received time.Time, wait time.Duration) time.Time {
+	end := received.Add(wait)
+	if wait >= 2*beat {
+		end = end.Add(-time.Duration(end.UnixNano()) % beat)
+	}
+	return end
+}
 
 func (h *followerAPI) fetch(c *protocol.Call, r *protocol.FetchRequest) {
 	s, err := h.session(c, r)
@@ -128,7 +142,7 @@ func (s *follower) fetch(c *protocol.Call, r *protocol.FetchRequest) {
 	s.mu.epoch++
 	s.mu.maxBytes = min(s.api.maxBytes, int(r.MaxBytes))
 	s.take(r)
-	if r.MaxWait <= 0 || !s.park(c, c.Received().Add(r.MaxWait)) {
+	if r.MaxWait <= 0 || !s.park(c, until(c.Received(), r.MaxWait)) {
 		s.answer(c)
 	}
 }

@@ -34,8 +34,12 @@ type LogEnd func(topic uuid.UUID, partition int32) (epoch metadata.LeaderEpoch, 
 func (c *Cluster) alone() bool { return c.o.Peers == nil }
 
 const (
-	// lookInterval is how often the controller looks who lives, and others whether they have become the controller.
+	// lookInterval is how often the controller looks who lives while somebody has been silent for a while, calmInterval
+	// how often when all have said something just now. It hears at once of a process that has ended.
 	lookInterval = 25 * time.Millisecond
+	calmInterval = beatInterval
+	// standbyInterval is how often the others look whether they have become the controller, of which they are told as well.
+	standbyInterval = time.Second
 	// tidyInterval is how often the controller looks at what nobody waits for.
 	tidyInterval = time.Second
 	// maxChanges is how many partitions one command changes.
@@ -44,16 +48,18 @@ const (
 
 // runController makes the decisions of a cluster while this node leads its metadata log.
 func (c *Cluster) runController(ctx context.Context) {
-	tick := time.NewTicker(lookInterval)
+	tick := time.NewTicker(standbyInterval)
 	defer tick.Stop()
 	for {
+		changed := c.o.Quorum.LeadershipChanged()
+		if c.o.Quorum.IsLeader() {
+			c.control(ctx, c.o.Quorum.Term())
+		}
 		select {
+		case <-changed:
 		case <-tick.C:
 		case <-ctx.Done():
 			return
-		}
-		if c.o.Quorum.IsLeader() {
-			c.control(ctx, c.o.Quorum.Term())
 		}
 	}
 }
@@ -73,17 +79,26 @@ func (c *Cluster) control(ctx context.Context, term uint64) {
 	changes := make(chan metadata.Delta)
 	wg.Go(func() { c.watch(ctx, changes) })
 	t := newTenure(c, term)
-	look, tidy := time.NewTicker(lookInterval), time.NewTicker(tidyInterval)
+	look, tidy := time.NewTimer(lookInterval), time.NewTicker(tidyInterval)
 	defer look.Stop()
 	defer tidy.Stop()
-	for c.leads(term) {
+	for {
+		changed := c.o.Quorum.LeadershipChanged()
+		if !c.leads(term) {
+			break
+		}
 		select {
+		case <-changed:
 		case d := <-changes:
 			t.repair(ctx, d)
 		case <-c.signs.wake:
 			t.look(ctx, &wg)
 		case <-look.C:
-			t.look(ctx, &wg)
+			pause := untilBeat(calmInterval)
+			if t.look(ctx, &wg) {
+				pause = lookInterval
+			}
+			look.Reset(pause)
 		case <-tidy.C:
 			t.tidy(ctx)
 		case <-ctx.Done():
@@ -205,8 +220,8 @@ func (t *tenure) report(v controller.View, ch *metadata.PartitionChange) {
 	}
 }
 
-// look fences who is dead and asks those who have been silent for a while.
-func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) {
+// look fences who is dead and asks those who have been silent for a while. It says whether there are any.
+func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) (silent bool) {
 	now := t.o.Mono()
 	brokers := t.Image().Brokers()
 	self := metadata.Member{Broker: t.o.BrokerID, Incarnation: t.Incarnation()}
@@ -221,7 +236,11 @@ func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) {
 	}
 	for _, b := range brokers {
 		m := metadata.Member{Broker: b.ID, Incarnation: b.Incarnation}
-		if b.Fenced || b.ID == t.o.BrokerID || t.signs.quiet(m, now) < standstill || !t.beginPing(b.ID) {
+		if b.Fenced || b.ID == t.o.BrokerID || t.signs.quiet(m, now) < standstill {
+			continue
+		}
+		silent = true
+		if !t.beginPing(b.ID) {
 			continue
 		}
 		wg.Go(func() {
@@ -229,6 +248,7 @@ func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) {
 			t.ping(ctx, m)
 		})
 	}
+	return silent
 }
 
 func (t *tenure) beginPing(id metadata.BrokerID) bool {

@@ -13,7 +13,11 @@ import (
 	"github.com/karstlog/karst/protocol"
 )
 
-const callTimeout = 500 * time.Millisecond
+const (
+	callTimeout = 500 * time.Millisecond
+	// sayInterval is how often a broker tells the controller that it lives. The controller asks those who have missed two.
+	sayInterval = 200 * time.Millisecond
+)
 
 // APIs are the rows of the cluster port that are the cluster's own.
 func (c *Cluster) APIs() []protocol.API {
@@ -39,7 +43,7 @@ func (e *ReplacedError) Error() string {
 
 // runHeartbeats tells the controller that this process lives.
 func (c *Cluster) runHeartbeats(ctx context.Context) error {
-	tick := time.NewTicker(beatInterval)
+	tick := time.NewTimer(untilBeat(sayInterval))
 	defer tick.Stop()
 	for {
 		select {
@@ -47,6 +51,7 @@ func (c *Cluster) runHeartbeats(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		tick.Reset(untilBeat(sayInterval))
 		leader, ok := c.Leader()
 		if !ok || leader == c.o.BrokerID || c.Incarnation().IsZero() {
 			continue

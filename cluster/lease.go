@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// beatInterval is how often the process notes that it runs, and how often brokers say so.
+	// beatInterval is how often the process notes that it runs.
 	beatInterval = 100 * time.Millisecond
 	// standstill is how long it may not have run before it asks whether it still leads what it led. Others may have taken
 	// it for dead meanwhile; its logs would diverge from theirs.
@@ -57,7 +57,7 @@ func (l *lease) look() {
 // run notes that the process runs.
 func (l *lease) run(ctx context.Context) {
 	l.beat.CompareAndSwap(0, max(1, int64(l.mono().Sub(l.begin))))
-	tick := time.NewTicker(beatInterval)
+	tick := time.NewTimer(untilBeat(beatInterval))
 	defer tick.Stop()
 	for {
 		select {
@@ -68,7 +68,19 @@ func (l *lease) run(ctx context.Context) {
 		}
 		l.look()
 		l.beat.Store(int64(l.mono().Sub(l.begin)))
+		tick.Reset(untilBeat(beatInterval))
 	}
+}
+
+// untilBeat is how long to wait for what is done once an interval, so that all of it is done at the same moments: an idle
+// process is woken as rarely as can be, which is what it costs. The wall clock gives the moments, so that processes on one
+// machine share them; when it steps, one wait is shorter or longer, by less than an interval.
+func untilBeat(interval time.Duration) time.Duration {
+	left := interval - time.Duration(time.Now().UnixNano())%interval
+	if left < interval/8 { // woken too early: clocks differ a little
+		left += interval
+	}
+	return left
 }
 
 // Writable says whether this broker may append as a leader. It is false from when the process stood still for longer than

@@ -8,7 +8,7 @@ import (
 
 const (
 	// silence is how long a broker may say nothing before it is taken for dead, suspected how long when gossip has
-	// given it up as well. Brokers say something every 100 ms.
+	// given it up as well. Brokers say something every 200 ms.
 	silence   = 2 * time.Second
 	suspected = time.Second
 	// doubt is how much longer the controller waits when several brokers fall silent at once: then it may be its own
@@ -69,7 +69,7 @@ func (l *Liveness) sign(m metadata.Member, now time.Time) *signs {
 // Heard says that a process asked something.
 func (l *Liveness) Heard(m metadata.Member, now time.Time) { l.sign(m, now).heard = now }
 
-// Answered says that a process answered a question which is asked every 100 ms. Its silence counts even from before this
+// Answered says that a process answered a question which is asked every 200 ms. Its silence counts even from before this
 // one was the controller: the one before that hangs is found as soon as any other broker that does.
 func (l *Liveness) Answered(m metadata.Member, now time.Time) {
 	s := l.sign(m, now)

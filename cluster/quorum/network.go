@@ -221,8 +221,8 @@ func (q *Quorum) transport() raft.Transport {
 		// Pipelined replication does not recover from an append that was refused once (hashicorp/raft issue 612).
 		MaxRPCsInFlight: 1,
 	})
-	idle := &quiet{closed: s.closed, last: q.log.tail.last, committed: q.committed}
-	idle.mu.told = map[raft.ServerID]tidings{}
+	idle := newQuiet(s.closed)
+	idle.last, idle.committed = q.log.tail.last, q.committed
 	q.idle.Store(idle)
 	return &transport{trans, q.log, idle, q.ballots(trans.Consumer(), s.closed)}
 }

@@ -2,9 +2,12 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // TestAnIdleLeaderSaysLittle: heartbeats, and hardly anything else.
@@ -29,8 +32,8 @@ func TestAnIdleLeaderSaysLittle(t *testing.T) {
 		const seconds = 60
 		before, term := sent(), leader.Term()
 		time.Sleep(seconds * time.Second)
-		// A heartbeat every 50 to 100 ms and what is held for 100 ms, to two followers.
-		if perSecond := (sent() - before) / seconds; perSecond < 20 || perSecond > 2*(20+10) {
+		// A heartbeat every 100 ms and what is held for 500 ms, to two followers.
+		if perSecond := (sent() - before) / seconds; perSecond < 2*(10+1) || perSecond > 2*(10+3) {
 			t.Errorf("%d requests a second", perSecond)
 		}
 		if got := tr.leader(); got != leader || got.Term() != term {
@@ -68,8 +71,77 @@ func TestNewsIsNotHeld(t *testing.T) {
 		if err := leader.TransferLeadership(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		if took := time.Since(begin); took > maxQuiet/2 {
+		if took := time.Since(begin); took > maxQuiet/10 {
 			t.Errorf("the transfer of leadership took %s", took)
 		}
 	})
+}
+
+// TestFollowerThatBeganAnewIsTold: it has forgotten which commits it was told of, and must not wait for them.
+func TestFollowerThatBeganAnewIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuiet(nil)
+		q.last, q.committed = func() uint64 { return 7 }, func() uint64 { return 7 }
+		nothing := &raft.AppendEntriesRequest{Term: 2, PrevLogEntry: 7, LeaderCommitIndex: 7}
+		beat := &raft.AppendEntriesRequest{Term: 2}
+		if took := timed(func() { q.hold("b", nothing) }); took != 0 {
+			t.Errorf("what was not told yet was held for %s", took)
+		}
+		q.answered("b", nothing, &raft.AppendEntriesResponse{Success: true}, nil)
+		if took := timed(func() { q.hold("b", nothing) }); took != maxQuiet {
+			t.Errorf("no news was held for %s", took)
+		}
+		go func() {
+			time.Sleep(maxQuiet / 10)
+			q.answered("b", beat, &raft.AppendEntriesResponse{}, errors.New("the connection broke"))
+		}()
+		if took := timed(func() { q.hold("b", nothing) }); took != maxQuiet/10 {
+			t.Errorf("held for %s, broken after %s", took, maxQuiet/10)
+		}
+		if took := timed(func() { q.hold("b", nothing) }); took != 0 {
+			t.Errorf("held for %s from one who may not know it", took)
+		}
+	})
+}
+
+// TestHeartbeatsLeaveTogether: those to all followers, and none later than without that.
+func TestHeartbeatsLeaveTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQuiet(nil)
+		beat := &raft.AppendEntriesRequest{Term: 2}
+		send := func(to raft.ServerID, after time.Duration) time.Time {
+			time.Sleep(after)
+			q.hold(to, beat)
+			return time.Now()
+		}
+		time.Sleep(3 * time.Millisecond)
+		if took := timed(func() { send("b", 0) }); took != 0 {
+			t.Errorf("the first one was held for %s", took)
+		}
+		q.answered("b", beat, &raft.AppendEntriesResponse{}, nil)
+		q.answered("c", beat, &raft.AppendEntriesResponse{}, nil)
+		at := time.Now()
+		for _, after := range []time.Duration{50, 70, 97} { // ms, as Raft draws them
+			together := make(chan time.Time)
+			go func() { together <- send("c", 60*time.Millisecond) }()
+			b, c := send("b", after*time.Millisecond), <-together
+			if !b.Equal(c) || b.Sub(at) > beatInterval {
+				t.Errorf("after %s and %s", b.Sub(at), c.Sub(at))
+			}
+			at = b
+			q.answered("b", beat, &raft.AppendEntriesResponse{}, nil)
+			q.answered("c", beat, &raft.AppendEntriesResponse{}, nil)
+		}
+		time.Sleep(time.Millisecond)
+		q.answered("b", beat, &raft.AppendEntriesResponse{}, nil)
+		if took := timed(func() { send("b", beatInterval) }); took != beatInterval {
+			t.Errorf("a late one was held until %s", took)
+		}
+	})
+}
+
+func timed(f func()) time.Duration {
+	begin := time.Now()
+	f()
+	return time.Since(begin)
 }

@@ -343,6 +343,12 @@ func (q *Quorum) IsLeader() bool {
 	return node != nil && node.State() == raft.Leader
 }
 
+// LeadershipChanged is closed when IsLeader may answer otherwise than now. Ask for it before IsLeader.
+func (q *Quorum) LeadershipChanged() <-chan struct{} {
+	_, changed := q.lead.get()
+	return changed
+}
+
 // Term is Raft's term. It never goes back.
 func (q *Quorum) Term() uint64 {
 	node := q.node.Load()
