@@ -265,6 +265,8 @@ func elsewhere(t *metadata.Topic, partition int32) error {
 // to be called once, after the set has applied an image that is known to be current (quorum.Barrier): an image that is
 // behind would make strays of what it has not heard of yet.
 func (s *Set) SetStraysAside() error {
+	s.applying.Lock() // a newer image may give the broker what would be set aside
+	defer s.applying.Unlock()
 	var errs []error
 	im := s.Image()
 	for _, f := range s.dirs.Found() {
