@@ -4,6 +4,7 @@
 package gossip
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -26,7 +27,7 @@ const (
 	// suspicion probes without an answer make a suspect dead; Lifeguard lengthens this on a machine that is slow itself.
 	suspicion         = 4
 	suspicionMostMult = 4
-	gossipInterval    = 50 * time.Millisecond
+	gossipInterval    = 100 * time.Millisecond
 	pushPullInterval  = 10 * time.Second
 	// A dead member is forgotten after half a minute and never dialled again, so brokers that should be there and are not are
 	// dialled again at this interval: after a cut network heals, gossip does. At first it is shorter.
@@ -35,6 +36,10 @@ const (
 	streamTimeout  = 2 * time.Second
 	leaveTimeout   = 300 * time.Millisecond
 	updateTimeout  = time.Second
+	// What is new about this process goes at once to so many others, by pings with growing pauses.
+	maxPinged = 16
+	firstPing = time.Millisecond
+	lastPing  = 64 * time.Millisecond
 	// maxMembers bounds what strangers on the network can make this process remember.
 	maxMembers = 4096
 )
@@ -42,7 +47,7 @@ const (
 // Options are how a member takes part.
 type Options struct {
 	BindAddr  string // HOST:PORT, for TCP and UDP; port 0 takes a free one
-	Advertise string // HOST:PORT that the others are told; empty: what was bound
+	Advertise string // HOST:PORT that the others are told, port 0 for the one that was bound; empty: what was bound
 	// Label is the cluster's name. Packets of another name are dropped before anything is read from them.
 	Label string
 	// Keys encrypt and authenticate; the first is for sending, all are accepted. 16, 24 or 32 bytes each; none: plain text.
@@ -64,7 +69,8 @@ type Gossip struct {
 	list    *memberlist.Memberlist // set before opened is closed
 	view    *view
 	metrics *metrics
-	renew   chan struct{} // one slot: own metadata has changed
+	renew   chan struct{}            // one slot: own metadata has changed
+	tune    func(*memberlist.Config) // by tests, before Run
 }
 
 // New checks the options and starts nothing.
@@ -149,10 +155,12 @@ func (g *Gossip) config(ctx context.Context) (*memberlist.Config, error) {
 		if c.AdvertiseAddr, err = resolve(ctx, host); err != nil {
 			return nil, err
 		}
+		c.AdvertisePort = cmp.Or(c.AdvertisePort, c.BindPort)
 	}
 	c.ProbeInterval, c.ProbeTimeout = probeInterval, probeTimeout
 	c.SuspicionMult, c.SuspicionMaxTimeoutMult = suspicion, suspicionMostMult
 	c.GossipInterval, c.PushPullInterval, c.TCPTimeout = gossipInterval, pushPullInterval, streamTimeout
+	c.EnableCompression = false // of a ping it saves nothing, and takes more time and memory than all the rest of it
 	if len(g.o.Keys) > 0 {
 		if c.Keyring, err = memberlist.NewKeyring(g.o.Keys[1:], g.o.Keys[0]); err != nil {
 			return nil, err
@@ -160,6 +168,9 @@ func (g *Gossip) config(ctx context.Context) (*memberlist.Config, error) {
 	}
 	c.Delegate, c.Events, c.Merge, c.Alive = g.view, g.view, g.view, g.view
 	c.LogOutput, c.Logger = nil, libraryLogger(g.o.Logger)
+	if g.tune != nil {
+		g.tune(c)
+	}
 	return c, nil
 }
 
@@ -254,7 +265,7 @@ func (g *Gossip) publish(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if err := g.list.UpdateNode(updateTimeout); err != nil {
+		if err := g.tell(func() error { return g.list.UpdateNode(updateTimeout) }); err != nil {
 			g.o.Logger.Debug("gossip: metadata goes out with the next exchange", "err", err)
 		}
 	}
@@ -269,8 +280,45 @@ func (g *Gossip) Leave() {
 	m := g.Meta()
 	m.Leaving = true
 	g.view.setOwn(m)
-	if err := errors.Join(g.list.UpdateNode(leaveTimeout), g.list.Leave(leaveTimeout)); err != nil {
+	update := func() error { return g.list.UpdateNode(leaveTimeout) }
+	leave := func() error { return g.list.Leave(leaveTimeout) }
+	if err := errors.Join(g.tell(update), g.tell(leave)); err != nil {
 		g.o.Logger.Debug("gossip: left before everybody was told", "err", err)
+	}
+}
+
+// tell calls what queues something about this process and returns when it was sent, and hastens that: what is queued goes
+// along with pings.
+func (g *Gossip) tell(queue func() error) error {
+	sent, err := make(chan struct{}), error(nil)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err = queue()
+		close(sent)
+	})
+	others := g.Members()
+	for _, m := range others[:min(len(others), maxPinged)] {
+		addr, err := net.ResolveUDPAddr("udp", m.Addr) // which is an address already
+		if err != nil {
+			continue
+		}
+		wg.Go(func() { g.ping(m.Name, addr, sent) })
+	}
+	wg.Wait()
+	return err
+}
+
+// ping asks a member for a sign of life until sent is closed or there is none, a few times.
+func (g *Gossip) ping(name string, addr net.Addr, sent <-chan struct{}) {
+	for pause := firstPing; pause <= lastPing; pause *= 2 {
+		if _, err := g.list.Ping(name, addr); err != nil {
+			return
+		}
+		select {
+		case <-sent:
+			return
+		case <-time.After(pause):
+		}
 	}
 }
 

@@ -63,6 +63,12 @@ func (r *recorder) has(want string) bool {
 
 func start(t *testing.T, o Options) *running {
 	t.Helper()
+	return startWith(t, o, func(*Gossip) {})
+}
+
+// startWith starts a member that is prepared before.
+func startWith(t *testing.T, o Options, prepare func(*Gossip)) *running {
+	t.Helper()
 	if o.BindAddr == "" {
 		o.BindAddr = "127.0.0.1:0"
 	}
@@ -73,6 +79,7 @@ func start(t *testing.T, o Options) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
+	prepare(g)
 	r := &running{Gossip: g, events: &recorder{}}
 	g.OnChange(r.events.add)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,6 +133,25 @@ func TestMembersFindEachOtherAndLearnWhatChanges(t *testing.T) {
 	if _, ok := a.Find(2); ok {
 		t.Error("b is still found")
 	}
+}
+
+// TestNewsOfAMemberGoesOutAtOnce: it waits for no tick of the library.
+func TestNewsOfAMemberGoesOutAtOnce(t *testing.T) {
+	never := func(g *Gossip) {
+		g.tune = func(c *memberlist.Config) { c.GossipInterval, c.ProbeInterval, c.PushPullInterval = 0, time.Hour, 0 }
+	}
+	a := startWith(t, Options{Meta: Meta{Broker: 1}}, never)
+	b := startWith(t, Options{Meta: Meta{Broker: NoBroker}}, never)
+	if _, err := b.Join(t.Context(), []string{a.Addr()}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the new id is known", func() bool {
+		if err := b.SetMeta(Meta{Broker: 2}); err != nil {
+			t.Fatal(err)
+		}
+		_, ok := a.Find(2)
+		return ok
+	})
 }
 
 func TestMemberThatFallsSilentIsDeclaredDead(t *testing.T) {
