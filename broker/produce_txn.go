@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/replica"
@@ -112,10 +113,16 @@ func (p *produce) store(r *protocol.ProduceRequest, part *replica.Partition, b b
 		if !errors.As(err, new(*storage.TxnMovedError)) || tries == maxAsks {
 			return a, err
 		}
-		p.asked = p.asked[:0]
-		p.note(part, producerOf(b))
-		p.askAbout(r, p.asked)
+		p.askAgain(r, part, producerOf(b))
 	}
+}
+
+// askAgain asks once more about one partition. What was learned about the others stands.
+func (p *produce) askAgain(r *protocol.ProduceRequest, part *replica.Partition, producer txn.Producer) {
+	p.asked = slices.DeleteFunc(p.asked, func(a txnAsked) bool { return a.part == part })
+	n := len(p.asked)
+	p.note(part, producer)
+	p.askAbout(r, p.asked[n:])
 }
 
 // guardOf is nil when the transaction was open and nobody was asked.

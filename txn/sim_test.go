@@ -51,12 +51,15 @@ type sim struct {
 	index uint64
 	log   []*metadata.Image // every image there was
 	at    [simBrokers]int   // which of them a broker has
+	set   [simBrokers]int   // which of them its partitions have: the same, or an older one
 	lead  int               // broker that coordinates
 	term  int32
 	nowMs int64
 	ids   int64
 
 	parts   [simPartitions]*storage.Log
+	leads   [simPartitions]int      // broker that can append
+	moves   [simPartitions]*simMove // of leaderships, under way
 	clients []*simClient
 	writes  []*simWrite
 	marks   []*simMark
@@ -95,8 +98,14 @@ type simWrite struct {
 	seq      int32
 	value    string
 	guard    *storage.TxnGuard // asked already
+	at       int               // broker with the guard
+	image    int               // that the answer is of: the broker's partitions have it before the write
 	late     bool              // nobody waits for it any more
 }
+
+// simMove makes a broker leader of a partition, in the metadata from an image on. The one before goes on until its own
+// partitions have that image, and all it writes until the new one's have it is copied.
+type simMove struct{ broker, at int }
 
 type simMark struct {
 	id       string
@@ -104,6 +113,7 @@ type simMark struct {
 	term     int32
 	part     metadata.TxnPartition
 	guard    *storage.TxnGuard
+	at       int // broker with the guard
 	txn      *metadata.Txn
 }
 
@@ -124,7 +134,7 @@ func newSim(t *testing.T, seed uint64) *sim {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.parts[i] = l
+		s.parts[i], s.leads[i] = l, i%simBrokers
 	}
 	for i := range simProducers {
 		s.spawn(fmt.Sprint("x", i), i == 0)
@@ -210,9 +220,12 @@ func (s *sim) step() {
 		s.write(s.rand.IntN(len(s.writes)))
 	case n < 85 && len(s.marks) > 0:
 		s.mark(s.rand.IntN(len(s.marks)))
-	case n < 90:
+	case n < 89:
 		b := s.rand.IntN(simBrokers)
 		s.at[b] += s.rand.IntN(len(s.log) - s.at[b])
+		s.set[b] += s.rand.IntN(s.at[b] + 1 - s.set[b])
+	case n < 90:
+		s.move(s.rand.IntN(simPartitions))
 	case n < 92:
 		s.lead, s.term = s.rand.IntN(simBrokers), s.term+1
 	case n < 93 && len(s.clients) < 12:
@@ -223,6 +236,30 @@ func (s *sim) step() {
 		s.coordinate()
 	}
 	s.check(false)
+}
+
+// move gives a partition another leader.
+func (s *sim) move(part int) {
+	if s.moves[part] == nil {
+		_ = s.propose(s.lead, metadata.SyncTxns{})
+		s.moves[part] = &simMove{broker: s.rand.IntN(simBrokers), at: len(s.log) - 1}
+	}
+}
+
+// leader is the broker that leads a partition; false while the one before knows that it does no more, and the next one does
+// not yet know that it does.
+func (s *sim) leader(part int) (int, bool) {
+	m := s.moves[part]
+	switch {
+	case m == nil:
+	case s.set[m.broker] >= m.at:
+		s.leads[part], s.moves[part] = m.broker, nil
+	case s.set[s.leads[part]] >= m.at:
+		s.at[m.broker] = max(s.at[m.broker], s.set[m.broker]+1)
+		s.set[m.broker]++
+		return 0, false
+	}
+	return s.leads[part], true
 }
 
 // coordinate sends markers for what the coordinator's image says is decided, and completes what has all of them.
@@ -256,16 +293,22 @@ func (s *sim) timeout() {
 // mark takes one step of a marker at the partition's leader: guard and image, then the append.
 func (s *sim) mark(i int) {
 	m := s.marks[i]
-	l, broker := s.parts[m.part.Partition], int(m.part.Partition)%simBrokers
-	if m.guard == nil {
+	l := s.parts[m.part.Partition]
+	broker, ok := s.leader(int(m.part.Partition))
+	if !ok {
+		return
+	}
+	if m.guard == nil || m.at != broker {
+		m.guard, m.at = nil, broker
 		g, err := l.TxnGuard(s.producerOf(broker, m))
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		t, ok := s.image(broker).Txn(m.id)
+		t, ok := s.log[s.set[broker]].Txn(m.id)
 		switch {
 		case !ok || t.Revision < m.revision: // waits for the image
 			s.at[broker] += min(1, len(s.log)-1-s.at[broker])
+			s.set[broker] += min(1, s.at[broker]-s.set[broker])
 		case t.Revision > m.revision:
 			s.answered(i)
 		default:
@@ -293,7 +336,7 @@ func (s *sim) mark(i int) {
 }
 
 func (s *sim) producerOf(broker int, m *simMark) int64 {
-	if t, ok := s.image(broker).Txn(m.id); ok && t.Revision == m.revision {
+	if t, ok := s.log[s.set[broker]].Txn(m.id); ok && t.Revision == m.revision {
 		return t.ProducerID
 	}
 	return -1
@@ -375,7 +418,7 @@ func (s *sim) send(c *simClient) {
 		s.abandon(c)
 		return
 	}
-	for range 8 {
+	for range 30 {
 		switch err := s.deliver(w); {
 		case err == nil:
 			c.seq[part]++
@@ -400,11 +443,16 @@ var errLater = errors.New("not yet")
 
 // deliver takes one step of a write at the partition's leader.
 func (s *sim) deliver(w *simWrite) error {
-	l, broker := s.parts[w.part], w.part%simBrokers
+	l := s.parts[w.part]
+	broker, ok := s.leader(w.part)
+	if !ok {
+		return errLater
+	}
 	at := metadata.TxnPartition{Topic: topicID(), Partition: int32(w.part)}
 	b := s.record(w)
 	now := time.UnixMilli(s.nowMs)
-	if w.guard == nil {
+	if w.guard == nil || w.at != broker {
+		w.guard, w.at = nil, broker
 		g, err := l.TxnGuard(w.producer.ID)
 		if err != nil {
 			s.t.Fatal(err)
@@ -424,7 +472,11 @@ func (s *sim) deliver(w *simWrite) error {
 		if err != nil {
 			return err
 		}
-		w.guard = &g
+		w.guard, w.image = &g, s.at[broker]
+		return errLater
+	}
+	if s.set[broker] < w.image {
+		s.set[broker] += 1 + s.rand.IntN(w.image-s.set[broker])
 		return errLater
 	}
 	_, err := l.AppendGuarded(b, 0, now, *w.guard)
@@ -520,9 +572,7 @@ func (s *sim) drain() {
 		c.dead = true
 	}
 	for range 200 {
-		for i := range s.at {
-			s.at[i] = len(s.log) - 1
-		}
+		s.refresh()
 		for len(s.writes) > 0 {
 			s.write(0)
 		}
@@ -530,11 +580,17 @@ func (s *sim) drain() {
 		s.coordinate()
 		for n := 0; len(s.marks) > 0 && n < 500; n++ {
 			s.mark(0)
-			for i := range s.at {
-				s.at[i] = len(s.log) - 1
-			}
+			s.refresh()
 		}
 		s.marks = nil
+	}
+}
+
+// refresh gives everybody the newest image.
+func (s *sim) refresh() {
+	for i := range s.at {
+		s.at[i] = len(s.log) - 1
+		s.set[i] = s.at[i]
 	}
 }
 

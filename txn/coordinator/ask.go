@@ -47,9 +47,13 @@ func (c *Coordinator) Add(ctx context.Context, id string, p txn.Producer, partit
 }
 
 // Begin adds partitions that this broker leads to a transaction, because of the first write to them (transaction version
-// 2). It works on every broker. Errors as Add, but for ErrNotCoordinator.
+// 2). It works on every broker, whose partitions know the transaction when it returns. Errors as Add, but for
+// ErrNotCoordinator.
 func (c *Coordinator) Begin(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) error {
-	return c.add(ctx, id, txn.Add{Producer: p, Partitions: partitions, Version: 2})
+	if err := c.add(ctx, id, txn.Add{Producer: p, Partitions: partitions, Version: 2}); err != nil {
+		return err
+	}
+	return c.awaitApplied(ctx, id)
 }
 
 func (c *Coordinator) add(ctx context.Context, id string, q txn.Add) error {
@@ -60,21 +64,46 @@ func (c *Coordinator) add(ctx context.Context, id string, q txn.Add) error {
 	return err
 }
 
-// Verify tells of each partition whether it is in the open transaction of a producer. It works on every broker; every
-// answer is nil or an error of txn.Rules.Verify, and ErrNotAvailable, or txn.ErrBusy while the metadata log is full, when that
-// cannot be found out.
+// Verify tells of each partition whether it is in the open transaction of a producer. It works on every broker, whose
+// partitions know the transaction when it returns; every answer is nil or an error of txn.Rules.Verify, and ErrNotAvailable,
+// or txn.ErrBusy while the metadata log is full, when that cannot be found out.
 func (c *Coordinator) Verify(ctx context.Context, id string, p txn.Producer, partitions []metadata.TxnPartition) []error {
 	errs := c.verify(id, p, partitions)
-	if !slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		return errs
-	}
-	if err := c.confirm(ctx); err != nil {
-		for i := range errs {
-			errs[i] = err
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		if err := c.confirm(ctx); err != nil {
+			return repeat(err, len(partitions))
 		}
-		return errs
+		errs = c.verify(id, p, partitions)
 	}
-	return c.verify(id, p, partitions)
+	if err := c.awaitApplied(ctx, id); err != nil {
+		return repeat(err, len(partitions))
+	}
+	return errs
+}
+
+// awaitApplied returns once the partitions here know of a transaction what this broker's image does. Who writes to a
+// partition afterwards does so as its leader in an image that has the transaction. So a marker of the one before, which comes
+// once more and finds the new one open in the log, finds in the image of the partitions too that its own is over: here,
+// and on a later leader that has the write as a copy.
+func (c *Coordinator) awaitApplied(ctx context.Context, id string) error {
+	for {
+		applied := c.nextApplied()
+		want, known := c.o.Quorum.Image().Txn(id)
+		have, here := c.o.Set.Image().Txn(id)
+		switch {
+		case !known:
+			return nil
+		case here && have.Revision > want.Revision:
+			return nil
+		case here && have.Revision == want.Revision && len(have.Partitions) >= len(want.Partitions):
+			return nil
+		}
+		select {
+		case <-applied:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrNotAvailable, ctx.Err())
+		}
+	}
 }
 
 func (c *Coordinator) verify(id string, p txn.Producer, partitions []metadata.TxnPartition) []error {

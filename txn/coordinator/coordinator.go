@@ -85,6 +85,7 @@ type Coordinator struct {
 	mu struct {
 		sync.Mutex
 		changed chan struct{} // closed at the next change of the image
+		applied chan struct{} // closed when the partitions here have applied the next one
 		working map[string]struct{}
 	}
 }
@@ -111,7 +112,7 @@ func New(o Options) *Coordinator {
 	}
 	c := &Coordinator{o: o, start: time.Now(), work: make(chan string, workQueue), metrics: newMetrics(o.Registry)}
 	c.marker.init(o.Set, o.Offsets, o.Wall)
-	c.mu.changed, c.mu.working = make(chan struct{}), map[string]struct{}{}
+	c.mu.changed, c.mu.applied, c.mu.working = make(chan struct{}), make(chan struct{}), map[string]struct{}{}
 	return c
 }
 
@@ -136,7 +137,7 @@ func (c *Coordinator) follow(ctx context.Context) error {
 	for {
 		im, _, err := sub.Next(ctx)
 		if err == nil {
-			c.changed()
+			c.tell(&c.mu.changed)
 			err = c.o.Set.WaitApplied(ctx, im.Index())
 		}
 		if err != nil {
@@ -145,15 +146,17 @@ func (c *Coordinator) follow(ctx context.Context) error {
 			}
 			return fmt.Errorf("follow the metadata: %w", err)
 		}
+		c.tell(&c.mu.applied)
 		c.marker.advance()
 	}
 }
 
-func (c *Coordinator) changed() {
+// tell closes one of the channels under mu and puts a new one in its place.
+func (c *Coordinator) tell(who *chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	close(c.mu.changed)
-	c.mu.changed = make(chan struct{})
+	close(*who)
+	*who = make(chan struct{})
 }
 
 // nextChange returns a channel that is closed at the next change of the image. Ask before looking at the image.
@@ -161,6 +164,13 @@ func (c *Coordinator) nextChange() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.changed
+}
+
+// nextApplied is nextChange for the image that the partitions here have.
+func (c *Coordinator) nextApplied() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.applied
 }
 
 // leading lets the coordinator pass, whose image is not older than its leadership.

@@ -34,6 +34,9 @@ type seat struct {
 	set    *replica.Set
 	deltas chan update
 
+	behind bool     // its partitions stand still; guarded by the log's mutex, as late is
+	late   []update // for them
+
 	mu struct {
 		sync.Mutex
 		seen      *metadata.Image
@@ -169,9 +172,8 @@ func (l *metalog) apply(c metadata.Command) error {
 	im, delta, err := l.mu.image.Apply(l.mu.image.Index()+1, c)
 	l.mu.image = im
 	for _, s := range l.mu.seats {
-		if err := s.set.Apply(context.Background(), im, delta); err != nil {
-			l.t.Error(err)
-		}
+		s.late = append(s.late, update{im, delta})
+		l.showLocked(s)
 		s.change(func() {
 			if !s.mu.stale {
 				s.mu.seen = im
@@ -180,6 +182,27 @@ func (l *metalog) apply(c metadata.Command) error {
 		s.deltas <- update{im, delta}
 	}
 	return err
+}
+
+// showLocked gives the partitions of a seat what they do not have yet, unless they stand still.
+func (l *metalog) showLocked(s *seat) {
+	if s.behind {
+		return
+	}
+	for _, u := range s.late {
+		if err := s.set.Apply(context.Background(), u.im, u.delta); err != nil {
+			l.t.Error(err)
+		}
+	}
+	s.late = nil
+}
+
+// hold has the partitions of a seat stand still, or go on.
+func (l *metalog) hold(s *seat, behind bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.behind = behind
+	l.showLocked(s)
 }
 
 func (l *metalog) must(cs ...metadata.Command) {
