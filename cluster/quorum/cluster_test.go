@@ -8,6 +8,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -354,6 +355,33 @@ func TestEveryNodeProposes(t *testing.T) {
 				t.Errorf("%d topics", n)
 			}
 		})
+	}
+}
+
+// TestBarrierOutlastsABrokenConnection: a node that starts waits for the log like this, while others may be starting too.
+func TestBarrierOutlastsABrokenConnection(t *testing.T) {
+	var broken atomic.Int32
+	tr := begin(t, shape{nodes: 3, tune: func(q *Quorum) {
+		forward := q.o.Network.Forward
+		q.o.Network.Forward = func(ctx context.Context, leader metadata.BrokerID, p Proposal) (Answer, error) {
+			if len(p.Commands) == 0 && broken.Add(-1) >= 0 {
+				return Answer{}, errors.New("the connection broke")
+			}
+			return forward(ctx, leader, p)
+		}
+	}})
+	leader := tr.leader()
+	broken.Store(2)
+	for _, m := range tr.all() {
+		if m.id == leader.id {
+			continue
+		}
+		if err := m.Barrier(context.Background()); err != nil {
+			t.Errorf("node %d: %v", m.id, err)
+		}
+	}
+	if n := broken.Load(); n >= 0 {
+		t.Errorf("%d connections did not break", n+1)
 	}
 }
 

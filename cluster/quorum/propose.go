@@ -60,14 +60,22 @@ func fitting(encoded [][]byte) int {
 	return len(encoded)
 }
 
-// Barrier returns when everything that was proposed before, by any node, is applied to this node's image. Errors as
-// Propose.
+// Barrier returns when everything that was proposed before, by any node, is applied to this node's image. It changes
+// nothing, so that it is made again when its outcome is not known. Errors as Propose; *UnknownOutcomeError at the end only.
 func (q *Quorum) Barrier(ctx context.Context) error {
-	answers, err := q.propose(ctx, nil)
-	if err != nil {
-		return err
+	for {
+		_, changed := q.lead.get()
+		answers, err := q.propose(ctx, nil)
+		switch {
+		case err == nil:
+			return answers[0]
+		case ctx.Err() != nil, errors.As(err, new(*StoppedError)), !errors.As(err, new(*UnknownOutcomeError)):
+			return err
+		}
+		if err := q.wait(ctx, changed); err != nil {
+			return err
+		}
 	}
-	return answers[0]
 }
 
 func repeat(err error, n int) []error {
