@@ -99,6 +99,9 @@ func (n *Node) openMember(ctx context.Context, parts *stages) error {
 		return err
 	}
 	n.id, n.clusterID, m.found, m.addrs = out.Node, out.ClusterID, out, out.Addrs
+	if err := n.refuseTwin(ctx, parts); err != nil {
+		return err
+	}
 	return m.introduce(out.ClusterID, out.Node, n.incarnation)
 }
 
@@ -376,7 +379,7 @@ func (n *Node) addrOf(m *member, id metadata.BrokerID) (string, bool) {
 	heard, alive := m.gossip.Find(int32(id))
 	if q := m.quorum.Load(); q != nil {
 		if b, ok := q.Image().Broker(id); ok && b.ClusterAddr != "" {
-			if alive && heard.Incarnation != b.Incarnation && heard.ClusterAddr != "" {
+			if alive && !heard.Incarnation.IsZero() && heard.Incarnation != b.Incarnation && heard.ClusterAddr != "" {
 				return heard.ClusterAddr, true
 			}
 			return b.ClusterAddr, true

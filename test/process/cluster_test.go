@@ -313,6 +313,18 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 	demandText(t, second.Refuse(), "belongs to cluster", "--cluster-name")
 	second.SetFlags("--id", "7", "--join", c.Seeds())
 	demandText(t, second.Refuse(), "belongs to broker 2, not to --id 7")
+
+	data := filepath.Join(t.TempDir(), "copy")
+	if err := os.CopyFS(data, os.DirFS(second.Data)); err != nil {
+		t.Fatal(err)
+	}
+	second.SetFlags()
+	second.Start()
+	for _, seeds := range []string{c.Seeds(), second.Gossip} {
+		copied := proc.New(t, proc.Options{Together: true, Data: data, Flags: []string{"--join", seeds}})
+		demandText(t, copied.Refuse(), "broker 2 at "+second.Cluster+" is alive", "copy")
+	}
+	c.AwaitHealth()
 }
 
 // TestOneBrokerGrows into a cluster of three, with what it has.
