@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/karstlog/karst/cluster/controller"
@@ -78,7 +79,7 @@ func (c *Cluster) control(ctx context.Context, term uint64) {
 	defer cancel()
 	changes := make(chan metadata.Delta)
 	wg.Go(func() { c.watch(ctx, changes) })
-	t := newTenure(c, term)
+	t := newTenure(c, term, &wg)
 	look, tidy := time.NewTimer(lookInterval), time.NewTicker(tidyInterval)
 	defer look.Stop()
 	defer tidy.Stop()
@@ -92,10 +93,10 @@ func (c *Cluster) control(ctx context.Context, term uint64) {
 		case d := <-changes:
 			t.repair(ctx, d)
 		case <-c.signs.wake:
-			t.look(ctx, &wg)
+			t.look(ctx)
 		case <-look.C:
 			pause := untilBeat(calmInterval)
-			if t.look(ctx, &wg) {
+			if t.look(ctx) {
 				pause = lookInterval
 			}
 			look.Reset(pause)
@@ -128,15 +129,18 @@ func (c *Cluster) watch(ctx context.Context, changes chan<- metadata.Delta) {
 	}
 }
 
-// tenure is one term as controller. Its methods are called by one goroutine, but for ping.
+// tenure is one term as controller. Its methods are called by one goroutine, which waits for no other broker: who is dead
+// is found by looking often. What asks them runs beside it: ping, and chooseLongest.
 type tenure struct {
 	*Cluster
 	term        uint64
+	work        *sync.WaitGroup                 // of what runs beside
 	there, away map[metadata.BrokerID]time.Time // since when brokers are in use, or fenced
 	rebalanced  time.Time
 	raisedAt    uint64    // index of the image looked at
 	warned      time.Time // that a broker is far behind in the metadata log
 	unproven    bool      // there may be partitions to recover
+	recovering  atomic.Bool
 
 	pings struct {
 		sync.Mutex
@@ -144,9 +148,9 @@ type tenure struct {
 	}
 }
 
-func newTenure(c *Cluster, term uint64) *tenure {
+func newTenure(c *Cluster, term uint64, work *sync.WaitGroup) *tenure {
 	t := &tenure{
-		Cluster: c, term: term, there: map[metadata.BrokerID]time.Time{}, away: map[metadata.BrokerID]time.Time{},
+		Cluster: c, term: term, work: work, there: map[metadata.BrokerID]time.Time{}, away: map[metadata.BrokerID]time.Time{},
 		rebalanced: c.o.Mono(), unproven: true,
 	}
 	t.pings.under = map[metadata.BrokerID]bool{}
@@ -221,7 +225,7 @@ func (t *tenure) report(v controller.View, ch *metadata.PartitionChange) {
 }
 
 // look fences who is dead and asks those who have been silent for a while. It says whether there are any.
-func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) (silent bool) {
+func (t *tenure) look(ctx context.Context) (silent bool) {
 	now := t.o.Mono()
 	brokers := t.Image().Brokers()
 	self := metadata.Member{Broker: t.o.BrokerID, Incarnation: t.Incarnation()}
@@ -243,7 +247,7 @@ func (t *tenure) look(ctx context.Context, wg *sync.WaitGroup) (silent bool) {
 		if !t.beginPing(b.ID) {
 			continue
 		}
-		wg.Go(func() {
+		t.work.Go(func() {
 			defer t.endPing(m.Broker)
 			t.ping(ctx, m)
 		})

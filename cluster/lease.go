@@ -35,13 +35,13 @@ func (l *lease) valid() bool {
 	return l.held.Load() == l.lost.Load()
 }
 
-// look ends the lease if the process stood still. The one who notes the new time first counts it.
-func (l *lease) look() {
-	now := int64(l.mono().Sub(l.begin))
+// look ends the lease if the process stood still, and says when it looked. The one who notes the new time first counts it.
+func (l *lease) look() (now int64) {
+	now = int64(l.mono().Sub(l.begin))
 	for {
 		last := l.beat.Load()
 		if last == 0 || now-last <= int64(standstill) {
-			return
+			return now
 		}
 		if l.beat.CompareAndSwap(last, now) {
 			l.lost.Add(1)
@@ -49,7 +49,7 @@ func (l *lease) look() {
 			case l.wake <- struct{}{}:
 			default:
 			}
-			return
+			return now
 		}
 	}
 }
@@ -66,11 +66,13 @@ func (l *lease) run(ctx context.Context) {
 			l.beat.Store(0) // nobody notes the time any more
 			return
 		}
-		l.look()
-		l.beat.Store(int64(l.mono().Sub(l.begin)))
+		l.note()
 		tick.Reset(untilBeat(beatInterval))
 	}
 }
+
+// note says that the process runs, at the time at which it looked: it may stand still between the two.
+func (l *lease) note() { l.beat.Store(l.look()) }
 
 // untilBeat is how long to wait for what is done once an interval, so that all of it is done at the same moments: an idle
 // process is woken as rarely as can be, which is what it costs. The wall clock gives the moments, so that processes on one

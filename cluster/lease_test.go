@@ -55,6 +55,27 @@ func TestStandstillEndsTheLease(t *testing.T) {
 	}
 }
 
+// TestStandstillWhileTheTimeIsNoted: the process stops after it has looked at the clock and before it has written that down.
+func TestStandstillWhileTheTimeIsNoted(t *testing.T) {
+	var h hands
+	h.now.Store(1)
+	l := h.lease(true)
+	h.move(beatInterval)
+	looked := false
+	l.mono = func() time.Time {
+		now := h.mono()
+		if !looked {
+			looked = true
+			h.move(30 * time.Second)
+		}
+		return now
+	}
+	l.note()
+	if l.valid() {
+		t.Error("valid after a standstill")
+	}
+}
+
 // TestStandstillIsNoticedByWhoeverLooksFirst: also by the beat, when nothing is appended at that moment.
 func TestStandstillIsNoticedByWhoeverLooksFirst(t *testing.T) {
 	var h hands

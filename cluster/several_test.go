@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,7 +28,8 @@ type member struct {
 	quorum *quorum.Quorum
 	result chan error // of Cluster.Run
 	kill   func()
-	ends   map[int32]int64 // log ends it tells
+	ends   map[int32]int64               // log ends it tells
+	hangs  atomic.Pointer[chan struct{}] // who asks for log ends waits until it is closed
 }
 
 type several struct {
@@ -93,8 +95,13 @@ func (s *several) start(id metadata.BrokerID, l net.Listener, n byte) *member {
 	}
 	m.Cluster, err = New(Options{
 		Quorum: m.quorum, BrokerID: id, ClusterID: uuid.UUID{5}, Peers: m.link, Config: &config.Broker{Topics: config.Topics{NumPartitions: 3}}, Static: s.static,
-		Start:  Start{Incarnation: life(id, n), Known: []uuid.UUID{life(id, n-1), life(id, n)}, Proof: metadata.ProofFull},
-		LogEnd: func(_ uuid.UUID, p int32) (metadata.LeaderEpoch, int64, bool) { return 0, m.ends[p], true },
+		Start: Start{Incarnation: life(id, n), Known: []uuid.UUID{life(id, n-1), life(id, n)}, Proof: metadata.ProofFull},
+		LogEnd: func(_ uuid.UUID, p int32) (metadata.LeaderEpoch, int64, bool) {
+			if end := m.hangs.Load(); end != nil {
+				<-*end
+			}
+			return 0, m.ends[p], true
+		},
 	})
 	if err != nil {
 		s.t.Fatal(err)
@@ -428,44 +435,6 @@ func TestElectionsEndAtThePreferredLeader(t *testing.T) {
 	}
 	if p := partition(lead.Image(), mine); p.Leader != away.id {
 		t.Errorf("after the election: %s", cmpString(p))
-	}
-}
-
-// TestLongestLogLeadsWhenNobodyHasProof: power failed everywhere.
-func TestLongestLogLeadsWhenNobodyHasProof(t *testing.T) {
-	s := startSeveral(t, 3)
-	s.topic(s.members[0], all...)
-	for _, m := range s.members { // before any of them is asked
-		for i := range all {
-			m.ends[int32(i)] = int64(10 + 5*((i+int(m.id))%3))
-		}
-	}
-	var cmds []metadata.Command
-	for id := metadata.BrokerID(1); id <= 3; id++ { // as if each had been started again; the processes go on
-		b, _ := s.leader().Image().Broker(id)
-		again := *b
-		again.Incarnation = life(id, 9)
-		cmds = append(cmds, metadata.RegisterBroker{Broker: again, Starts: []uuid.UUID{life(id, 1), life(id, 9)}, Proof: metadata.ProofSynced})
-	}
-	for _, m := range s.members {
-		m.mu.Lock()
-		m.mu.incarnation, m.mu.registered = life(m.id, 9), nil
-		m.mu.Unlock()
-	}
-	if err := s.leader().quorum.Propose(s.within(), cmds...); err != nil {
-		t.Fatal(err)
-	}
-	for i := range all {
-		var want metadata.BrokerID
-		for _, m := range s.members {
-			if want == 0 || m.ends[int32(i)] > s.members[want-1].ends[int32(i)] {
-				want = m.id
-			}
-		}
-		s.until(s.members[0], "the longest log leading", func(im *metadata.Image) bool {
-			p := partition(im, i)
-			return p.Leader == want && len(p.LastKnown) == 0 && slices.Equal(p.ISR, []metadata.BrokerID{want})
-		})
 	}
 }
 

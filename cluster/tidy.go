@@ -206,29 +206,46 @@ func farthestBehind(im *metadata.Image, self metadata.BrokerID, of func(metadata
 
 // recover finds leaders for partitions all of whose in-sync replicas came back without proof.
 func (t *tenure) recover(ctx context.Context) {
-	if !t.unproven {
+	if !t.unproven || !t.recovering.CompareAndSwap(false, true) {
 		return
 	}
 	t.unproven = false
-	v := t.View()
-	var lost []controller.Partition
-	ask := map[metadata.BrokerID][]*wire.PbReplica{}
-	for topic := range v.Image.Topics() {
+	r := recovery{view: t.View(), ask: map[metadata.BrokerID][]*wire.PbReplica{}}
+	for topic := range r.view.Image.Topics() {
 		for i := range topic.Partitions {
 			p := &topic.Partitions[i]
 			t.unproven = t.unproven || p.Unproven
-			if !v.NeedsRecovery(p) {
+			if !r.view.NeedsRecovery(p) {
 				continue
 			}
-			lost = append(lost, controller.Partition{Topic: topic.Name, Partition: int32(i)})
+			r.lost = append(r.lost, controller.Partition{Topic: topic.Name, Partition: int32(i)})
 			for _, id := range p.LastKnown {
-				ask[id] = append(ask[id], &wire.PbReplica{TopicId: topic.ID[:], Partition: int32(i)})
+				r.ask[id] = append(r.ask[id], &wire.PbReplica{TopicId: topic.ID[:], Partition: int32(i)})
 			}
 		}
 	}
+	if len(r.lost) == 0 {
+		t.recovering.Store(false)
+		return
+	}
+	t.work.Go(func() {
+		defer t.recovering.Store(false)
+		t.chooseLongest(ctx, r)
+	})
+}
+
+// recovery is the partitions that need one, and who is to be asked about them.
+type recovery struct {
+	view controller.View
+	lost []controller.Partition
+	ask  map[metadata.BrokerID][]*wire.PbReplica
+}
+
+// chooseLongest asks where the logs end and makes leaders of those who have the longest. A broker that hangs is waited for.
+func (t *tenure) chooseLongest(ctx context.Context, r recovery) {
 	ends := map[logOf][]controller.LogEnd{}
-	for _, b := range v.Image.Brokers() {
-		replicas := ask[b.ID]
+	for _, b := range r.view.Image.Brokers() {
+		replicas := r.ask[b.ID]
 		if len(replicas) == 0 {
 			continue
 		}
@@ -244,7 +261,7 @@ func (t *tenure) recover(ctx context.Context) {
 			}
 		}
 	}
-	t.choose(ctx, v, lost, ends)
+	t.choose(ctx, r.view, r.lost, ends)
 }
 
 // logOf is a partition by topic id.
