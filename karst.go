@@ -28,7 +28,8 @@ type Config struct {
 	InMemory bool
 	// Listen is the address for clients, host:port; port 0 chooses a free one. Empty: 127.0.0.1:9092.
 	Listen string
-	// HTTP is the address for /healthz, /readyz and /metrics. Empty: not opened; Handler serves the same.
+	// HTTP is the address for /healthz, /readyz and /metrics. Empty: not opened, unless Settings has karst.http.addr;
+	// Handler serves the same.
 	HTTP string
 	// Settings are options as in a server.properties file, by name (docs/configuration.md).
 	Settings map[string]string
@@ -59,8 +60,10 @@ func New(c Config) (*Broker, error) {
 	if c.DataDir != "" {
 		flags["karst.data"] = c.DataDir
 	}
-	if _, ok := c.Settings["listeners"]; ok && c.Listen == "" {
-		delete(flags, "listeners")
+	for option, field := range map[string]string{"listeners": c.Listen, "karst.http.addr": c.HTTP} {
+		if _, ok := c.Settings[option]; ok && field == "" {
+			delete(flags, option)
+		}
 	}
 	sets := make([]string, 0, len(c.Settings))
 	for name, value := range c.Settings {
@@ -149,6 +152,14 @@ func (b *Broker) Addr(listener ...string) string {
 
 // GossipAddr is what other brokers are given as karst.join; empty when this one is alone.
 func (b *Broker) GossipAddr() string { return b.node.GossipAddr() }
+
+// HTTPAddr is where /healthz, /readyz and /metrics are served; empty when they are not.
+func (b *Broker) HTTPAddr() string {
+	if a := b.node.HTTPAddr(); a != nil {
+		return a.String()
+	}
+	return ""
+}
 
 // Metrics are what /metrics shows.
 func (b *Broker) Metrics() prometheus.Gatherer { return b.node.Gatherer() }

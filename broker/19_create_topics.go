@@ -89,7 +89,7 @@ func (a *adminAPI) fillCreated(out *kmsg.CreateTopicsResponseTopic, t *metadata.
 			layers.Topic[s.Name], _ = o.Canonical(*s.Value)
 		}
 	}
-	for _, o := range config.TopicOptions() {
+	for _, o := range config.Options(config.ScopeTopic) {
 		v, _ := layers.TopicValue(o.Name)
 		s := kmsg.NewCreateTopicsResponseTopicConfig()
 		s.Name, s.Value, s.Source, s.IsSensitive = o.Name, shown(o, v), int8(v.Source), o.Sensitive

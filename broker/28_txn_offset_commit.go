@@ -55,7 +55,7 @@ func (h *txnAPI) admitOffsets(c *protocol.Call, req *kmsg.TxnOffsetCommitRequest
 	}
 	ctx, cancel := txnContext(c)
 	defer cancel()
-	gate := txnGate{txns: h.txns, verify: h.conf.Verify}
+	gate := txnGate{txns: h.txns, verify: h.verify}
 	err = gate.ask(ctx, req.TransactionalID, p, []metadata.TxnPartition{at}, req.Version >= 5)[0]
 	switch {
 	case errors.Is(err, txn.ErrFenced):

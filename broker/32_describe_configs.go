@@ -46,7 +46,7 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 			return nil, &metadata.UnknownTopicError{Name: r.ResourceName}
 		}
 		layers.Topic = own
-		return entries(config.TopicOptions(), r.ConfigNames, req, layers.TopicValue), nil
+		return entries(config.Options(config.ScopeTopic), r.ConfigNames, req, layers.TopicValue), nil
 	case resourceBroker:
 		if r.ResourceName == "" {
 			return clusterDefaults(own, r.ConfigNames, req), nil
@@ -55,7 +55,7 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 			return nil, err
 		}
 		layers.Static = a.withListeners(layers.Static, view.Image)
-		return entries(config.BrokerOptions(), r.ConfigNames, req, layers.BrokerValue), nil
+		return entries(config.Options(config.ScopeBroker), r.ConfigNames, req, layers.BrokerValue), nil
 	case resourceBrokerLogger:
 		return a.describeLoggers(r.ConfigNames), a.thisBroker(r.ResourceName)
 	case resourceGroup:
@@ -63,13 +63,13 @@ func (a *adminAPI) configs(r *kmsg.DescribeConfigsRequestResource, req *kmsg.Des
 			return nil, &controller.RequestError{Reason: "The name of a group must not be empty."}
 		}
 		layers.Group = own
-		return entries(config.GroupOptions(), r.ConfigNames, req, layers.GroupValue), nil
+		return entries(config.Options(config.ScopeGroup), r.ConfigNames, req, layers.GroupValue), nil
 	case resourceClientMetrics:
 		if r.ResourceName == "" {
 			return nil, &controller.RequestError{Reason: "The name of a client metrics subscription must not be empty."}
 		}
 		layers.ClientMetrics = own
-		return entries(config.ClientMetricsOptions(), r.ConfigNames, req, layers.ClientMetricsValue), nil
+		return entries(config.Options(config.ScopeClientMetrics), r.ConfigNames, req, layers.ClientMetricsValue), nil
 	}
 	return nil, &controller.RequestError{Reason: "Unsupported resource type " + strconv.Itoa(int(r.ResourceType)) + "."}
 }
@@ -132,7 +132,7 @@ func entries(options []config.Option, names []string, req *kmsg.DescribeConfigsR
 func clusterDefaults(own map[string]string, names []string, req *kmsg.DescribeConfigsRequest) []configEntry {
 	layers := config.Layers{ClusterDefault: own}
 	var set []config.Option
-	for _, o := range config.BrokerOptions() {
+	for _, o := range config.Options(config.ScopeBroker) {
 		if _, ok := own[o.Name]; ok {
 			set = append(set, o)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +47,7 @@ type Options struct {
 // Broker is the table of handlers.
 type Broker struct {
 	groups []handlers
+	verify *atomic.Bool // shared by the handlers that ask about transactions
 }
 
 // handlers is a group of APIs that need the same parts.
@@ -63,14 +65,16 @@ func New(o Options) *Broker {
 		maxBytes: o.FetchMaxBytes, converting: newConversions(), check: connectionCheck, pool: &sync.Pool{New: newFetch},
 	}
 	m.watchFetches(fetches)
-	b := &Broker{groups: []handlers{
+	verify := new(atomic.Bool)
+	verify.Store(o.Transactions.Verify)
+	b := &Broker{verify: verify, groups: []handlers{
 		&produceAPI{
 			set: o.Set, wall: o.Wall, hint: hint, metrics: m, pool: &sync.Pool{New: newProduce},
-			txns: txnGate{txns: o.Txns, verify: o.Transactions.Verify},
+			txns: txnGate{txns: o.Txns, verify: verify},
 		},
 		fetches,
 		&offsetsAPI{set: o.Set},
-		newTxnAPI(o),
+		newTxnAPI(o, verify),
 		&logDirsAPI{dirs: o.Dirs},
 		saslAPI{},
 	}}
@@ -110,6 +114,9 @@ func InternalAPIs(o InternalOptions) []protocol.API {
 	}
 	return (&followerAPI{set: o.Set, maxBytes: o.FetchMaxBytes}).apis()
 }
+
+// SetVerification changes transaction.partition.verification.enable, for the requests that come from here on.
+func (b *Broker) SetVerification(on bool) { b.verify.Store(on) }
 
 // APIs returns the rows of all handlers, for protocol.NewServer.
 func (b *Broker) APIs() []protocol.API {

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
@@ -24,11 +25,12 @@ type txnAPI struct {
 	set    *replica.Set
 	groups *coordinator.Coordinator // nil: there are no groups
 	conf   config.Transactions
-	ensure func() // has the topic of the groups created
+	verify *atomic.Bool // of txnGate
+	ensure func()       // has the topic of the groups created
 }
 
-func newTxnAPI(o Options) *txnAPI {
-	h := &txnAPI{txns: o.Txns, ids: o.IDs, set: o.Set, groups: o.Groups, conf: o.Transactions, ensure: func() {}}
+func newTxnAPI(o Options, verify *atomic.Bool) *txnAPI {
+	h := &txnAPI{txns: o.Txns, ids: o.IDs, set: o.Set, groups: o.Groups, conf: o.Transactions, verify: verify, ensure: func() {}}
 	if o.Admin != nil {
 		h.ensure = func() { ensureGroupTopic(o.Admin, o.GroupConfig) }
 	}
@@ -93,7 +95,7 @@ func partitionsOf(im *metadata.Image, topic string, partitions []int32) ([]metad
 // txnGate asks about the transactions of batches before they are appended, at their partitions' leader.
 type txnGate struct {
 	txns   *txncoordinator.Coordinator
-	verify bool // transaction.partition.verification.enable
+	verify *atomic.Bool // transaction.partition.verification.enable
 }
 
 // ask makes sure that partitions are in the open transaction of a producer. With begin they are added to it (transaction
@@ -110,7 +112,7 @@ func (g txnGate) ask(ctx context.Context, id string, p txn.Producer, at []metada
 		for i := range errs {
 			errs[i] = err
 		}
-	case g.verify:
+	case g.verify.Load():
 		return g.txns.Verify(ctx, id, p, at)
 	}
 	return errs

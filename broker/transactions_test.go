@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -440,4 +441,24 @@ func copyRecords(ctx context.Context, b *karsttest.Broker, id string) error {
 			return err
 		}
 	}
+}
+
+// transaction.partition.verification.enable: a batch of a partition that is not in the open transaction is refused, unless
+// nobody asks. The setting is changed while the broker runs.
+func TestVerificationOfTransactionsIsSwitchedOff(t *testing.T) {
+	b := karsttest.Start(t, karsttest.Topic("t", 2))
+	p := newTxnProducer(dial(t, b), "x")
+	if codes := p.add(3, 0); codes[0] != 0 {
+		t.Fatalf("AddPartitionsToTxn: %v", codes)
+	}
+	if code := p.write(9, 1, "never added"); code == 0 {
+		t.Fatal("a batch of a partition that was not added is taken")
+	}
+	off := "false"
+	adm := kadm.NewClient(connect(t, b))
+	defer adm.Close()
+	if resp, err := adm.AlterBrokerConfigs(t.Context(), []kadm.AlterConfig{{Name: "transaction.partition.verification.enable", Value: &off}}); err != nil || resp[0].Err != nil {
+		t.Fatal(resp, err)
+	}
+	until(t, "a batch that nobody asks about", func() bool { return p.write(9, 1, "never added") == 0 })
 }

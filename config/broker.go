@@ -68,7 +68,6 @@ type Storage struct {
 	RecoveryPointInterval  time.Duration // log.flush.offset.checkpoint.interval.ms
 	HighWatermarkInterval  time.Duration // replica.high.watermark.checkpoint.interval.ms
 	RecoveryThreads        int           // num.recovery.threads.per.data.dir
-	ProducerExpiry         time.Duration // producer.id.expiration.ms
 	DiskStall              time.Duration // karst.disk.stall.ms: a write that takes longer is reported; 0: never
 	DiskReserve            Reserve       // karst.disk.reserve
 	Cordoned               []string      // cordoned.log.dirs

@@ -178,7 +178,6 @@ func (p *brokerParser) storage() Storage {
 		RecoveryPointInterval:  p.duration("log.flush.offset.checkpoint.interval.ms"),
 		HighWatermarkInterval:  p.duration("replica.high.watermark.checkpoint.interval.ms"),
 		RecoveryThreads:        int(p.int32("num.recovery.threads.per.data.dir")),
-		ProducerExpiry:         p.duration("producer.id.expiration.ms"),
 		DiskStall:              p.duration("karst.disk.stall.ms"),
 	}
 	s.Cordoned = p.list("cordoned.log.dirs")

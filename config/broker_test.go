@@ -28,7 +28,7 @@ func TestParseBrokerDefaults(t *testing.T) {
 		Storage: Storage{
 			RetentionCheckInterval: 5 * time.Minute, FlushInterval: time.Second,
 			RecoveryPointInterval: time.Minute, HighWatermarkInterval: 5 * time.Second, RecoveryThreads: 2,
-			ProducerExpiry: 24 * time.Hour, DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5},
+			DiskStall: 10 * time.Second, DiskReserve: Reserve{Percent: 5},
 			MoveBytesPerSecond: math.MaxInt64,
 			Cleaner:            Cleaner{Enable: true, Threads: 1, DedupeBytes: 128 << 20, LoadFactor: 0.9, BytesPerSecond: math.MaxFloat64, Backoff: 15 * time.Second},
 			ScrubInterval:      7 * 24 * time.Hour, ScrubBytesPerSecond: 10 << 20,

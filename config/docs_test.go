@@ -35,9 +35,9 @@ func docs() string {
 	var b strings.Builder
 	b.WriteString(docsIntro)
 	section(&b, "Topic options", "Set with a topic (`kctl topic create --config`, `kctl topic alter`). The default comes from the broker option named"+
-		" last in a row, where there is one.", TopicOptions())
+		" last in a row, where there is one.", Options(ScopeTopic))
 	var own, kafka, later, none []Option
-	for _, o := range BrokerOptions() {
+	for _, o := range Options(ScopeBroker) {
 		switch {
 		case strings.HasPrefix(o.Name, "karst."):
 			own = append(own, o)
@@ -53,10 +53,10 @@ func docs() string {
 	section(&b, "Broker options of Kafka", "They mean what they mean in Kafka.", kafka)
 	section(&b, "Broker options that take effect later", "They are checked, kept and shown, and the broker warns of them"+
 		" at start. What they wait for is not served yet.", later)
-	section(&b, "Group options", "", GroupOptions())
+	section(&b, "Group options", "", Options(ScopeGroup))
 	section(&b, "Client metrics subscriptions", "Made, listed and taken back with `kctl config set client-metrics NAME`, `kafka-client-metrics.sh` or"+
 		" `kafka-configs.sh --entity-type client-metrics`. They are checked and kept with the metadata. No client pushes anything yet: as Apache Kafka"+
-		" without a telemetry receiver, the broker does not offer GetTelemetrySubscriptions and PushTelemetry.", ClientMetricsOptions())
+		" without a telemetry receiver, the broker does not offer GetTelemetrySubscriptions and PushTelemetry.", Options(ScopeClientMetrics))
 	b.WriteString("## Accepted without effect\n\nThese are Kafka's too. They are checked and shown by `kctl config`, and the" +
 		" broker names those that are set once at start.\n\n| option | why |\n|---|---|\n")
 	for _, o := range none {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,7 +85,7 @@ func TestHonouredTopicSettingsAreParsed(t *testing.T) {
 			t.Errorf("%s is honoured, and makes no difference to the settings of a topic", name)
 		}
 	}
-	for _, o := range TopicOptions() {
+	for _, o := range Options(ScopeTopic) {
 		if o.Treatment != Honour {
 			continue
 		}
@@ -113,12 +112,12 @@ func TestHonouredTopicSettingsAreParsed(t *testing.T) {
 // TestHonouredBrokerSettingsAreParsed: each makes the typed settings of the broker differ, or is a default of topics.
 func TestHonouredBrokerSettingsAreParsed(t *testing.T) {
 	ofTopics := map[string]bool{}
-	for _, o := range TopicOptions() {
+	for _, o := range Options(ScopeTopic) {
 		for _, s := range o.Synonyms {
 			ofTopics[s] = true
 		}
 	}
-	for _, o := range BrokerOptions() {
+	for _, o := range Options(ScopeBroker) {
 		if o.Treatment != Honour || ofTopics[o.Name] || readElsewhere[o.Name] != "" {
 			continue
 		}
@@ -150,6 +149,7 @@ var readElsewhere = map[string]string{
 	"leader.imbalance.check.interval.seconds": "cluster, from the layers",
 	"controlled.shutdown.enable":              "cluster, from the layers",
 	"listener.security.protocol.map":          "the parser of listeners; see TestParseBrokerListeners",
+	"producer.id.expiration.ms":               "cluster/replica, from the layers",
 }
 
 // shownElsewhere are honoured settings whose effect is shown by a test that does not name them: it uses the typed setting, or
@@ -189,10 +189,47 @@ var shownElsewhere = map[string]string{
 	"replica.socket.timeout.ms":                     "TestFollowersFetchAsTheyAreSet",
 }
 
-// unshown are honoured settings whose effect no test shows yet.
-var unshown = []string{
-	"karst.cluster.advertise", "karst.disk.stall.ms", "karst.gossip.advertise", "karst.http.addr", "karst.memory.limit",
-	"log.cleaner.dedupe.buffer.size", "log.cleaner.io.buffer.load.factor",
+// changedBy are the settings of a broker that may be changed while it runs, save the defaults of topics, and the test in
+// which that takes effect.
+var changedBy = map[string]string{
+	"cordoned.log.dirs":                              "TestDirectoriesAreCordonedAtRunTime",
+	"follower.replication.throttled.rate":            "TestThrottledReplicaWaitsAndTheOthersDoNot",
+	"karst.disk.reserve":                             "TestSettingsOfTheBrokerTakeEffect",
+	"karst.disk.stall.ms":                            "TestStalledDiskIsGivenUp",
+	"karst.flush.interval.ms":                        "TestFlushIntervalIsChangedAtRunTime",
+	"leader.replication.throttled.rate":              "TestThrottledReplicaWaitsAndTheOthersDoNot",
+	"log.cleaner.backoff.ms":                         "TestCleanerIsSetAtRunTime",
+	"log.cleaner.dedupe.buffer.size":                 "TestCleanerHasRoomForSoManyKeys",
+	"log.cleaner.io.buffer.load.factor":              "TestCleanerHasRoomForSoManyKeys",
+	"log.cleaner.io.max.bytes.per.second":            "TestCleanerIsThrottled",
+	"log.cleaner.threads":                            "TestCleanerIsSetAtRunTime",
+	"max.connections":                                "TestSettingsOfTheBrokerTakeEffect",
+	"max.connections.per.ip":                         "TestSettingsOfTheBrokerTakeEffect",
+	"max.connections.per.ip.overrides":               "TestSettingsOfTheBrokerTakeEffect",
+	"num.recovery.threads.per.data.dir":              "TestSettingsOfRunTimeCountAtTheNextStart",
+	"producer.id.expiration.ms":                      "TestSettingsOfTheBrokerTakeEffect",
+	"replica.alter.log.dirs.io.max.bytes.per.second": "TestMoveKeepsToItsRate",
+	"transaction.partition.verification.enable":      "TestVerificationOfTransactionsIsSwitchedOff",
+}
+
+// TestSettingsThatMayChangeAreSeenToChange: a setting that is said to take effect at run time does, in a test.
+func TestSettingsThatMayChangeAreSeenToChange(t *testing.T) {
+	ofTopics := map[string]bool{}
+	for _, o := range Options(ScopeTopic) {
+		for _, s := range o.Synonyms {
+			ofTopics[s] = true
+		}
+	}
+	all, _ := testsOfTheTree(t)
+	for _, o := range Options(ScopeBroker) {
+		by := changedBy[o.Name]
+		switch wanted := o.Treatment == Honour && o.Update != ReadOnly && !ofTopics[o.Name]; {
+		case wanted && by == "":
+			t.Errorf("%s is said to take effect at run time, and no test sees it", o.Name)
+		case by != "" && (!wanted || !strings.Contains(all, "\nfunc "+by+"(")):
+			t.Errorf("%s is no such setting, or %s is not there", o.Name, by)
+		}
+	}
 }
 
 // TestEveryHonouredSettingIsShown: a test outside of this package names it, or is known to show its effect.
@@ -208,11 +245,11 @@ func TestEveryHonouredSettingIsShown(t *testing.T) {
 		if o.Treatment != Honour {
 			continue
 		}
-		by, missing := shownElsewhere[o.Name], slices.Contains(unshown, o.Name)
+		by := shownElsewhere[o.Name]
 		switch {
 		case by != "" && !strings.Contains(all, "\nfunc "+by+"("):
 			t.Errorf("%s was shown by %s, which is not there any more", o.Name, by)
-		case !words[o.Name] && by == "" && !missing:
+		case !words[o.Name] && by == "":
 			t.Errorf("%s is honoured, and no test shows that it does anything", o.Name)
 		}
 	}

@@ -28,19 +28,11 @@ var table = sync.OnceValue(func() *options {
 	return t
 })
 
-// TopicOptions returns the options of a topic by name, without the hidden ones. The slice is the caller's.
-func TopicOptions() []Option { return visible(ScopeTopic) }
+// Scopes are all of them, those that people ask about most first.
+func Scopes() []Scope { return []Scope{ScopeTopic, ScopeBroker, ScopeGroup, ScopeClientMetrics} }
 
-// BrokerOptions returns the options of a broker by name, without the hidden ones. The slice is the caller's.
-func BrokerOptions() []Option { return visible(ScopeBroker) }
-
-// GroupOptions returns the options of a group by name, without the hidden ones. The slice is the caller's.
-func GroupOptions() []Option { return visible(ScopeGroup) }
-
-// ClientMetricsOptions returns the options of a client metrics subscription by name. The slice is the caller's.
-func ClientMetricsOptions() []Option { return visible(ScopeClientMetrics) }
-
-func visible(s Scope) []Option {
+// Options returns the options of a scope by name, without the hidden ones. The slice is the caller's.
+func Options(s Scope) []Option {
 	var out []Option
 	for _, o := range table().all {
 		if o.Scope == s && o.Treatment != Hidden {

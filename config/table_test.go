@@ -55,8 +55,8 @@ func TestTableIsSound(t *testing.T) {
 }
 
 func TestHiddenOptionsAreNotListed(t *testing.T) {
-	for _, list := range [][]Option{TopicOptions(), BrokerOptions(), GroupOptions()} {
-		for _, o := range list {
+	for _, scope := range Scopes() {
+		for _, o := range Options(scope) {
 			if o.Treatment == Hidden {
 				t.Errorf("%s is listed", o.Name)
 			}

@@ -255,7 +255,7 @@ func TestReplicationByDefaultFollowsTheBrokers(t *testing.T) {
 func TestSecretsAreMasked(t *testing.T) {
 	const canary = "c4n4ry"
 	secrets := map[string]string{"no.such.option": canary, "listener.name.a.plain.sasl.jaas.config": canary}
-	for _, o := range BrokerOptions() {
+	for _, o := range Options(ScopeBroker) {
 		if o.Sensitive {
 			secrets[o.Name] = canary
 		}

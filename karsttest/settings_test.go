@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,10 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "node.id", value: "7", see: hasID(7)},
 		{name: "broker.id", value: "8", see: hasID(8)},
 		{name: "connections.max.idle.ms", value: "200", see: closesIdle},
+		{name: "karst.http.addr", value: "127.0.0.1:0", see: tellsItsHealth},
+		{name: "karst.disk.reserve", value: "2199023255552", dynamic: true, more: []karsttest.Option{topic}, see: refusesRecord(kgo.StringRecord("x"), "KAFKA_STORAGE_ERROR")},
+		{name: "producer.id.expiration.ms", value: "1", dynamic: true, more: []karsttest.Option{topic, karsttest.Setting("log.retention.check.interval.ms", "20")}, see: forgetsProducers},
+		{name: "log.retention.check.interval.ms", value: "20", more: []karsttest.Option{topic, karsttest.Setting("producer.id.expiration.ms", "1")}, see: forgetsProducers},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
@@ -451,6 +456,38 @@ func forgetsTransactionalIDs(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
 		return err == nil && resp.ErrorCode == 0
 	})
 	until(t, "no transactional id", func() bool { return known() == 0 })
+}
+
+// forgetsProducers: a partition soon knows nothing of an idempotent producer that has written to it.
+func forgetsProducers(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
+	if err := c.ProduceSync(soon(t), &kgo.Record{Topic: "t", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "no producer", func() bool {
+		described, err := kadm.NewClient(c).DescribeProducers(soon(t), kadm.TopicsSet{"t": {0: {}}})
+		return err == nil && described["t"].Partitions[0].Err == nil && len(described["t"].Partitions[0].ActiveProducers) == 0
+	})
+}
+
+// tellsItsHealth: there is a port that says whether the broker is ready, and shows its metrics.
+func tellsItsHealth(t *testing.T, b *karsttest.Broker, _ *kgo.Client) {
+	if plain := karsttest.Start(t).Broker().HTTPAddr(); plain != "" {
+		t.Errorf("without the setting there is %s", plain)
+	}
+	addr := b.Broker().HTTPAddr()
+	if addr == "" {
+		t.Fatal("there is none")
+	}
+	for _, path := range []string{"/readyz", "/healthz", "/metrics"} {
+		resp, err := http.Get("http://" + addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
 }
 
 func hasRack(rack string) func(*testing.T, *karsttest.Broker, *kgo.Client) {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -179,12 +180,16 @@ func (n *Node) openLink(m *member) error {
 	return nil
 }
 
-// advertised is what the others are told. Where a wildcard was bound, it is this host's first address that others can reach.
+// advertised is what the others are told: what was given, with the port that was bound for port 0. Where a wildcard was
+// bound and nothing was given, it is this host's first address that others can reach.
 func advertised(given string, bound net.Addr, joining bool) (string, error) {
+	a, ok := bound.(*net.TCPAddr)
+	if host, port, err := net.SplitHostPort(given); ok && err == nil && port == "0" {
+		return net.JoinHostPort(host, strconv.Itoa(a.Port)), nil
+	}
 	if given != "" {
 		return given, nil
 	}
-	a, ok := bound.(*net.TCPAddr)
 	if !ok || !a.IP.IsUnspecified() {
 		return bound.String(), nil
 	}

@@ -70,7 +70,7 @@ func (n *Node) logEnd(topic uuid.UUID, partition int32) (metadata.LeaderEpoch, i
 
 func (n *Node) replicaOptions() replica.Options {
 	o := replica.Options{
-		BrokerID: n.id, Dirs: n.dirs, Static: n.o.Static, ProducerExpiry: n.o.Config.Storage.ProducerExpiry,
+		BrokerID: n.id, Dirs: n.dirs, Static: n.o.Static,
 		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Logger: n.log, Registry: n.registry,
 		Incarnation: n.cluster.Incarnation,
 	}

@@ -66,6 +66,7 @@ type Node struct {
 	cluster     *cluster.Cluster
 	groups      *coordinator.Coordinator
 	txns        *txncoordinator.Coordinator
+	handlers    *broker.Broker
 	server      *protocol.Server
 	http        net.Listener
 	phase       atomic.Pointer[string] // why the node is not ready; nil: it is
@@ -231,18 +232,17 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 	if existing && before.RaftServer != "" {
 		existing = before.RaftServer == n.quorum.ServerID() // else it was another, whose data is lost
 	}
-	c := n.o.Config
+	c := n.settingsAtStart().Storage
 	dirs, err := storage.OpenDirs(storage.DirsOptions{
-		FS: n.o.FS, Paths: c.LogDirs, ClusterID: n.clusterID.String(), NodeID: int32(n.id), Existing: existing, Incarnation: n.incarnation,
+		FS: n.o.FS, Paths: n.o.Config.LogDirs, ClusterID: n.clusterID.String(), NodeID: int32(n.id), Existing: existing, Incarnation: n.incarnation,
 		Wall: n.o.Wall, Logger: n.log, Registerer: n.registry,
-		RecoveryThreads: c.Storage.RecoveryThreads, FlushInterval: c.Storage.FlushInterval,
-		RetentionInterval: c.Storage.RetentionCheckInterval, Stall: c.Storage.DiskStall, Reserve: reserve(c.Storage.DiskReserve),
+		RecoveryThreads: c.RecoveryThreads, RetentionInterval: c.RetentionCheckInterval, DirsLimits: dirsLimits(c),
 		OnSynced:              func(l *storage.Log, _ int64) { n.set.Synced(l) },
 		OnDamaged:             func(l *storage.Log, d storage.Damage) { n.set.Damaged(l, d) },
 		OnSound:               func(ctx context.Context, l *storage.Log, s storage.Sum) { n.set.Compare(ctx, l, s) },
-		HighWatermarkInterval: c.Storage.HighWatermarkInterval, RecoveryPointInterval: c.Storage.RecoveryPointInterval,
-		Cleaner: cleaner(c.Storage.Cleaner), Cordoned: c.Storage.Cordoned, Ballast: 16 << 20,
-		Scrub: storage.ScrubOptions{Interval: c.Storage.ScrubInterval, BytesPerSecond: c.Storage.ScrubBytesPerSecond},
+		HighWatermarkInterval: c.HighWatermarkInterval, RecoveryPointInterval: c.RecoveryPointInterval,
+		Cleaner: cleaner(c.Cleaner), Ballast: 16 << 20,
+		Scrub: storage.ScrubOptions{Interval: c.ScrubInterval, BytesPerSecond: c.ScrubBytesPerSecond},
 	})
 	if err != nil {
 		return err
@@ -255,6 +255,10 @@ func (n *Node) openLogs(ctx context.Context, parts *stages) error {
 	n.set = replica.NewSet(n.replicaOptions())
 	parts.start("log directories", dirs.Run, nil)
 	return nil
+}
+
+func dirsLimits(c config.Storage) storage.DirsLimits {
+	return storage.DirsLimits{FlushInterval: c.FlushInterval, Stall: c.DiskStall, Reserve: reserve(c.DiskReserve), Cordoned: c.Cordoned}
 }
 
 func cleaner(c config.Cleaner) storage.CleanerOptions {
@@ -287,14 +291,14 @@ func (n *Node) listen(_ context.Context, parts *stages) error {
 		Subscribe: func() replica.Subscription { return n.quorum.Subscribe() }, Remote: n.measureElsewhere,
 	})
 	n.txns = n.newTxns()
-	handlers := broker.New(broker.Options{
+	n.handlers = broker.New(broker.Options{
 		Txns: n.txns, Transactions: c.Transactions,
 		ID: n.id, Groups: n.groups, GroupConfig: c.Groups, Set: n.set, IDs: n.cluster, Admin: n.cluster, Dirs: n.dirs, Wall: n.o.Wall, Logger: n.log, Level: n.o.Level, Registry: n.registry,
 		FetchMaxBytes: int(c.Fetch.MaxBytes), SessionSlots: c.Fetch.SessionSlots, Topics: c.Topics,
 	})
 	kctl := newErrands()
 	o := protocol.ServerOptions{
-		APIs: append(handlers.APIs(), n.privateAPIs(kctl)...), NodeID: int32(n.id), ClusterID: n.ClusterID,
+		APIs: append(n.handlers.APIs(), n.privateAPIs(kctl)...), NodeID: int32(n.id), ClusterID: n.ClusterID,
 		MaxFrameBytes: int(c.Network.MaxRequestBytes), MemoryBudget: c.Network.QueuedMaxRequestBytes, IdleTimeout: c.Network.IdleTimeout,
 		MaxConnections: connectionLimit(int(c.Network.MaxConnections), descriptors()), MaxConnectionsPerIP: int(c.Network.MaxConnectionsPerIP),
 		ConnectionsPerIP: perIP(c.Network.PerIPOverrides), Features: broker.Features, Logger: n.log, Registry: n.registry, Poison: n.o.Poison,

@@ -43,6 +43,17 @@ func (n *Node) applySettings(im *metadata.Image) {
 	n.server.SetConnectionLimits(connectionLimits(b.Network))
 	n.dirs.SetCleaner(cleaner(b.Storage.Cleaner))
 	n.dirs.SetMoveRate(b.Storage.MoveBytesPerSecond)
+	n.dirs.SetLimits(dirsLimits(b.Storage))
+	n.handlers.SetVerification(b.Transactions.Verify)
+}
+
+// settingsAtStart are the settings with which the logs are opened: what was set at run time counts here too.
+func (n *Node) settingsAtStart() *config.Broker {
+	b, err := n.effectiveSettings(n.quorum.Image())
+	if err != nil { // applySettings tells of it
+		return n.o.Config
+	}
+	return b
 }
 
 // effectiveSettings are the broker's settings with those that were set for it, and for all brokers, at run time.

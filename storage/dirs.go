@@ -51,14 +51,11 @@ type DirsOptions struct {
 	// also waits for what others have written there.
 	ManyLogs              int
 	SyncWorkers           int           // most syncs at a time in one directory; 0 is 8
-	FlushInterval         time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 leaves it to the system
 	RetentionInterval     time.Duration // log.retention.check.interval.ms; 0 is 5 minutes
 	HighWatermarkInterval time.Duration // replica.high.watermark.checkpoint.interval.ms; 0 is 5 s. Log starts are written with it
 	RecoveryPointInterval time.Duration // log.flush.offset.checkpoint.interval.ms; 0 is 1 minute
-	Stall                 time.Duration // karst.disk.stall.ms: a write or sync that takes longer gives the directory up; 0 never
-	Reserve               DiskReserve   // karst.disk.reserve
 	StrayKeep             time.Duration // how long the log of an unknown partition is kept; 0 is 7 days
-	Cordoned              []string      // cordoned.log.dirs: paths that get no new logs
+	DirsLimits
 	// Ballast is the size of a file in each directory that is given up when the disk is all but full, so that the
 	// checkpoints and what else must be written finds room; 0 is none.
 	Ballast int64
@@ -75,6 +72,24 @@ type DirsOptions struct {
 	// OnSound is called by the scrubber, without locks, with ranges that it found as they were written, save those of
 	// compacted logs: they may be compared with other replicas'. The scrubber goes on when it returns.
 	OnSound func(ctx context.Context, l *Log, s Sum)
+}
+
+// DirsLimits are the options that may be changed while the directories are in use; see Dirs.SetLimits.
+type DirsLimits struct {
+	FlushInterval time.Duration // karst.flush.interval.ms: how old an unsynced byte may get; 0 leaves it to the system
+	Stall         time.Duration // karst.disk.stall.ms: a write or sync that takes longer gives the directory up; 0 never
+	Reserve       DiskReserve   // karst.disk.reserve
+	Cordoned      []string      // cordoned.log.dirs: paths that get no new logs
+}
+
+// SetLimits replaces the limits of directories that are in use. A new reserve counts from the next look at the disk on,
+// which is two seconds away at most; a new interval for syncs counts within ten seconds for what was written before.
+func (d *Dirs) SetLimits(l DirsLimits) {
+	d.limits.Store(&l)
+	select {
+	case d.limited <- struct{}{}:
+	default: // whoever watches the disks has yet to see an earlier change, and reads the newest
+	}
 }
 
 // DiskReserve is what stays free on a disk: appends are refused before it is used. Percent of the disk's size, but at
@@ -162,6 +177,8 @@ type Dirs struct {
 
 	cleaner cleanerState
 	moves   moves
+	limits  atomic.Pointer[DirsLimits]
+	limited chan struct{} // the limits were replaced, which who watches the disks has to know
 
 	slotOf   sync.Map        // *Log to *slot, for callers on the hot path
 	failures chan *directory // directories whose watch noticed a failure; Run takes them offline
@@ -235,7 +252,8 @@ func OpenDirs(o DirsOptions) (*Dirs, error) {
 	}
 	d := &Dirs{o: o, incarnation: o.Incarnation, cache: NewFileCache(o.MaxOpenFiles), clock: newSteadyClock(o.Wall, o.Mono), failures: make(chan *directory, len(o.Paths))}
 	d.mu.slots = map[TopicPartition]*slot{}
-	d.moves.wake = make(chan struct{}, 1)
+	d.moves.wake, d.limited = make(chan struct{}, 1), make(chan struct{}, 1)
+	d.limits.Store(&o.DirsLimits)
 	d.SetMoveRate(math.MaxInt64)
 	d.cleaner.wake, d.cleaner.throttle.mono = make(chan struct{}, 1), o.Mono
 	d.cleaner.options.Store(o.Cleaner.filled())

@@ -85,7 +85,7 @@ func BenchmarkRecoverManyLogs(b *testing.B) {
 
 // What the watch costs an append, beside the write itself.
 func BenchmarkWatchedWrite(b *testing.B) {
-	o := DirsOptions{Paths: []string{filepath.Join(b.TempDir(), "d")}, ClusterID: "c", NodeID: 1, Stall: time.Minute}
+	o := DirsOptions{Paths: []string{filepath.Join(b.TempDir(), "d")}, ClusterID: "c", NodeID: 1, DirsLimits: DirsLimits{Stall: time.Minute}}
 	d, err := OpenDirs(o)
 	if err != nil {
 		b.Fatal(err)

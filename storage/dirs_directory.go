@@ -276,7 +276,7 @@ func (d *Dirs) measure(dir *directory) {
 	}
 	dir.total.Store(total)
 	dir.free.Store(free)
-	reserve := d.o.Reserve.of(total)
+	reserve := d.limits.Load().Reserve.of(total)
 	room := free - reserve
 	if dir.watch.full.Load() {
 		room -= min(reserve/20, 64<<20)

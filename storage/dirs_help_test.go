@@ -37,7 +37,7 @@ func newRig(t testing.TB, seed uint64, paths ...string) *rig {
 	r := &rig{t: t, disk: vfs.NewMem(seed), synced: map[TopicPartition]int64{}}
 	r.o = DirsOptions{
 		Paths: paths, ClusterID: "c", NodeID: 1, Wall: time.Now, BootID: func() string { return "boot" },
-		Rand: rand.NewChaCha8([32]byte{byte(seed), 1}), FlushInterval: time.Second, SyncWorkers: 2,
+		Rand: rand.NewChaCha8([32]byte{byte(seed), 1}), DirsLimits: DirsLimits{FlushInterval: time.Second}, SyncWorkers: 2,
 		OnSynced: func(l *Log, end int64) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -294,8 +294,9 @@ func (d *Dirs) place(r OpenRequest) (*directory, error) {
 
 // candidates are the directories for new logs: those that are not cordoned off, or all when every one that works is.
 func (d *Dirs) candidates() []*directory {
+	cordoned := d.limits.Load().Cordoned
 	open := slices.DeleteFunc(slices.Clone(d.dirs), func(dir *directory) bool {
-		return dir.offline() == nil && slices.ContainsFunc(d.o.Cordoned, func(path string) bool {
+		return dir.offline() == nil && slices.ContainsFunc(cordoned, func(path string) bool {
 			return path == "*" || filepath.Clean(path) == filepath.Clean(dir.path)
 		})
 	})

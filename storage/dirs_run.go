@@ -39,9 +39,8 @@ func (d *Dirs) await(dir *directory, ended <-chan struct{}) bool {
 			return true
 		case <-time.After(stopCheck):
 		}
-		hangs := d.o.Stall > 0 && dir.watch.longestOfAll() > d.o.Stall
-		if hangs {
-			dir.watch.fail(&StallError{dir.path, d.o.Stall})
+		if stall := d.limits.Load().Stall; stall > 0 && dir.watch.longestOfAll() > stall {
+			dir.watch.fail(&StallError{dir.path, stall})
 		}
 		if dir.offline() != nil && dir.watch.longestOfAll() > stopCheck {
 			return false
@@ -51,26 +50,34 @@ func (d *Dirs) await(dir *directory, ended <-chan struct{}) bool {
 
 // watchDisks takes directories offline whose watch noticed an error, or which do not answer any more.
 func (d *Dirs) watchDisks(ctx context.Context) {
-	var tick <-chan time.Time
-	if d.o.Stall > 0 {
-		t := time.NewTicker(max(d.o.Stall/4, time.Millisecond))
-		defer t.Stop()
-		tick = t.C
-	}
+	tick := time.NewTimer(d.stallCheck())
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case dir := <-d.failures:
 			d.takeOffline(dir, dir.offline())
-		case <-tick:
+		case <-d.limited:
+			tick.Reset(d.stallCheck())
+		case <-tick.C:
+			stall := d.limits.Load().Stall
 			for _, dir := range d.dirs {
-				if dir.offline() == nil && dir.watch.longest() > d.o.Stall {
-					d.takeOffline(dir, &StallError{dir.path, d.o.Stall})
+				if stall > 0 && dir.offline() == nil && dir.watch.longest() > stall {
+					d.takeOffline(dir, &StallError{dir.path, stall})
 				}
 			}
+			tick.Reset(d.stallCheck())
 		}
 	}
+}
+
+// stallCheck is how long from now on to look for operations that hang.
+func (d *Dirs) stallCheck() time.Duration {
+	if stall := d.limits.Load().Stall; stall > 0 {
+		return max(stall/4, time.Millisecond)
+	}
+	return never
 }
 
 // keeper writes the checkpoints of a directory and looks how full its disk is.

@@ -221,7 +221,7 @@ const flushReview = 10 * time.Second
 func (d *Dirs) flushDue(dir *directory, due *dueHeap, now time.Time) time.Duration {
 	ahead := time.Duration(0)
 	if len(*due) >= d.manyIn(dir) && !(*due)[0].look.After(now) {
-		ahead = min(d.o.FlushInterval, flushReview) / 2
+		ahead = min(d.limits.Load().FlushInterval, flushReview) / 2
 	}
 	wait := time.Hour
 	var ask []*slot
@@ -251,7 +251,7 @@ const never = 100 * 365 * 24 * time.Hour
 // flushAfter is how long after the first write a log is synced: half of flush.ms if the topic has it, of
 // karst.flush.interval.ms otherwise.
 func (d *Dirs) flushAfter(s *slot) time.Duration {
-	interval := d.o.FlushInterval
+	interval := d.limits.Load().FlushInterval
 	if l, ok := d.Get(s.tp); ok {
 		if c := l.Config().FlushInterval; c > 0 && c < never {
 			interval = c

@@ -28,14 +28,12 @@ type Subscription interface {
 
 // Options is what a Set is built from.
 type Options struct {
-	BrokerID metadata.BrokerID
-	Dirs     *storage.Dirs
-	Static   map[string]string // the broker's settings from file, flags and environment
-	// ProducerExpiry is producer.id.expiration.ms; 0 is Kafka's default of a day.
-	ProducerExpiry time.Duration
-	Subscribe      func() Subscription
-	Logger         *slog.Logger
-	Registry       prometheus.Registerer // nil: nothing is counted
+	BrokerID  metadata.BrokerID
+	Dirs      *storage.Dirs
+	Static    map[string]string // the broker's settings from file, flags and environment
+	Subscribe func() Subscription
+	Logger    *slog.Logger
+	Registry  prometheus.Registerer // nil: nothing is counted
 
 	// The rest is about other brokers. Without Dial nothing is followed, without ChangeISR in-sync sets stay as they are.
 
@@ -62,12 +60,11 @@ type Options struct {
 
 // Set is all partitions of which this broker has a replica. It follows the metadata image: Run applies what changes.
 type Set struct {
-	self           metadata.BrokerID
-	dirs           *storage.Dirs
-	static         map[string]string
-	producerExpiry time.Duration
-	sub            func() Subscription
-	logger         *slog.Logger
+	self   metadata.BrokerID
+	dirs   *storage.Dirs
+	static map[string]string
+	sub    func() Subscription
+	logger *slog.Logger
 
 	byName *index[string]
 	byID   *index[uuid.UUID]
@@ -92,7 +89,7 @@ type Set struct {
 // NewSet makes an empty set. Apply or Run fills it.
 func NewSet(o Options) *Set {
 	s := &Set{
-		self: o.BrokerID, dirs: o.Dirs, static: o.Static, producerExpiry: o.ProducerExpiry, sub: o.Subscribe, logger: o.Logger,
+		self: o.BrokerID, dirs: o.Dirs, static: o.Static, sub: o.Subscribe, logger: o.Logger,
 		byName: newIndex[string](), byID: newIndex[uuid.UUID](),
 	}
 	s.mu.changed = make(chan struct{})

@@ -45,7 +45,14 @@ func (s *Set) settings(im *metadata.Image, topic string) *Settings {
 			c, _ = config.ParseTopic(config.Layers{})
 		}
 	}
-	return newSettings(&c, s.producerExpiry)
+	return newSettings(&c, expiryOf(&l))
+}
+
+// expiryOf is how long a partition remembers idle producers.
+func expiryOf(l *config.Layers) time.Duration {
+	v, _ := l.BrokerValue("producer.id.expiration.ms")
+	ms, _ := strconv.ParseInt(v.Value, 10, 64) // checked when it was set
+	return time.Duration(ms) * time.Millisecond
 }
 
 // newSettings tells the parts of a partition what is in force.

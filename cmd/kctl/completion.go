@@ -164,7 +164,7 @@ func (n *normaliser) flagValues(name string) []candidate {
 	switch name := f.Names()[0]; name {
 	case "config", "unset":
 		end := map[string]string{"config": "="}[name]
-		for _, o := range config.TopicOptions() {
+		for _, o := range config.Options(config.ScopeTopic) {
 			out = append(out, candidate{o.Name + end, o.Doc})
 		}
 	case "property":
@@ -186,7 +186,7 @@ func (s *session) arguments(ctx context.Context, inv invocation) []candidate {
 	case path[0] == "config" && slices.Contains([]string{"get", "set", "unset"}, path[1]):
 		return s.configArguments(ctx, inv, path[1])
 	case path[len(path)-1] == "config" || path[len(path)-1] == "explain":
-		return optionCandidates("", config.ScopeTopic, config.ScopeBroker, config.ScopeGroup, config.ScopeClientMetrics)
+		return optionCandidates("", config.Scopes()...)
 	case path[len(path)-1] == "error":
 		var out []candidate
 		for code := int16(-1); code < lastErrorCode; code++ {
@@ -236,7 +236,7 @@ func (s *session) configArguments(ctx context.Context, inv invocation, verb stri
 func optionCandidates(end string, scopes ...config.Scope) []candidate {
 	var out []candidate
 	for _, scope := range scopes {
-		for _, o := range options(scope) {
+		for _, o := range config.Options(scope) {
 			out = append(out, candidate{o.Name + end, o.Doc})
 		}
 	}

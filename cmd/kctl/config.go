@@ -505,22 +505,8 @@ func (s *session) configList(c *cli.Context) ([]configRow, error) {
 
 func optionNames(scope config.Scope) []string {
 	var names []string
-	for _, o := range options(scope) {
+	for _, o := range config.Options(scope) {
 		names = append(names, o.Name)
 	}
 	return names
-}
-
-func options(scope config.Scope) []config.Option {
-	switch scope {
-	case config.ScopeTopic:
-		return config.TopicOptions()
-	case config.ScopeBroker:
-		return config.BrokerOptions()
-	case config.ScopeGroup:
-		return config.GroupOptions()
-	case config.ScopeClientMetrics:
-		return config.ClientMetricsOptions()
-	}
-	return nil
 }

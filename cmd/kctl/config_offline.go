@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/karstlog/karst/config"
@@ -53,14 +52,17 @@ func (s *session) configExplain(c *cli.Context) error {
 	if p.format == "schema" {
 		return printSchema(p, optionColumns())
 	}
-	all := slices.Concat(config.TopicOptions(), config.GroupOptions(), config.ClientMetricsOptions(), config.BrokerOptions())
 	if c.Args().Len() == 0 {
+		var all []config.Option
+		for _, scope := range config.Scopes() {
+			all = append(all, config.Options(scope)...)
+		}
 		return printRows(p, optionColumns(), all)
 	}
 	var found []config.Option
 	for _, name := range c.Args().Slice() {
 		before := len(found)
-		for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeGroup, config.ScopeClientMetrics, config.ScopeBroker} {
+		for _, scope := range config.Scopes() {
 			if o, ok := config.Lookup(scope, name); ok {
 				found = append(found, o)
 			}
@@ -82,7 +84,7 @@ func (s *session) configExplain(c *cli.Context) error {
 }
 
 func suggestion(name string) string {
-	for _, scope := range []config.Scope{config.ScopeTopic, config.ScopeBroker, config.ScopeGroup, config.ScopeClientMetrics} {
+	for _, scope := range config.Scopes() {
 		if near := config.Suggest(scope, name); near != "" {
 			return "; did you mean " + near + "?"
 		}

@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/karstlog/karst/config"
 	"github.com/karstlog/karst/node"
@@ -44,6 +47,33 @@ func TestLogOfServe(t *testing.T) {
 		log.Warn("c")
 		if out.Len() > 0 {
 			t.Errorf("%+v: at level ERROR: %s", x, out.String())
+		}
+	}
+}
+
+// karst.memory.limit, or --memory-limit, is what the process tries to stay below.
+func TestMemoryLimitOfServe(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	for limit, argv := range map[int64][]string{
+		900 << 20: {"--memory-limit", "900MiB"},
+		800 << 20: {"--set", "karst.memory.limit=838860800"},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s, _, errOut := testSession("", nil)
+		ended := make(chan error, 1)
+		go func() {
+			ended <- run(ctx, s, append([]string{"serve", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--http-addr", ""}, argv...))
+		}()
+		for end := time.Now().Add(time.Minute); debug.SetMemoryLimit(-1) != limit; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Errorf("%v: the limit is %d", argv, debug.SetMemoryLimit(-1))
+				break
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil && ctx.Err() == nil {
+			t.Error(err, errOut.String())
 		}
 	}
 }
