@@ -58,6 +58,32 @@ func TestFollowerCatchesUpBySnapshot(t *testing.T) {
 	})
 }
 
+// TestFollowerThatWasAwayCatchesUpByLog: more entries than Raft keeps by itself after a snapshot come and are put into one
+// while a follower stands still. It needs none of it.
+func TestFollowerThatWasAwayCatchesUpByLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := begin(t, shape{nodes: 3, pipes: true})
+		leader := tr.leader()
+		leader.create(t, 0, 1)
+		tr.agree()
+		late := tr.followers()[0]
+		tr.deafen(leader.id, late.id, true)
+		for range raft.DefaultConfig().TrailingLogs + 1000 { // refused, and in the log all the same
+			if err := leader.Propose(context.Background(), topic(0)); !errors.As(err, new(*metadata.TopicExistsError)) {
+				t.Fatal(err)
+			}
+		}
+		if err := leader.node.Load().Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		tr.deafen(leader.id, late.id, false)
+		tr.agree()
+		if late.machine.last != 0 {
+			t.Error("a snapshot was installed")
+		}
+	})
+}
+
 // oldLeader speaks Raft's protocol to one node, by hand.
 type oldLeader struct {
 	t     testing.TB
