@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -267,5 +268,40 @@ func TestOSCutLeaderIsReplaced(t *testing.T) {
 	l.end()
 	w.tell()
 	report(t, l, "a leader cut off", faults, victims)
+	compareReplicas(t, c.Brokers)
+}
+
+// apartFor is for a run by hand: a cut of 2 minutes, after which gossip has forgotten the dead for long.
+var apartFor = flag.Duration("apart", 6*time.Second, "how long TestOSHealedCutIsWholeAgain cuts the network")
+
+// TestOSHealedCutIsWholeAgain cuts one broker off from the others, while clients reach all: what kctl says is what the others
+// hold of it. When the network heals, all members see each other again.
+func TestOSHealedCutIsWholeAgain(t *testing.T) {
+	c := networked(t, 3)
+	l := newLoad(t, c.Bootstrap(), 6)
+	l.createTopic(3)
+	c.AwaitHealth()
+	l.start(loadOptions{Producers: 2, Consumers: 1, Pace: time.Millisecond})
+	calm()
+	from, id := l.now(), leaderOf(t, l, 0)
+	apart(t, []int{id}, (&nemesis{c: c}).others(id))
+	for began := time.Now(); !strings.Contains(c.MustKctl("cluster", "status"), "brokers 2/3 alive"); time.Sleep(50 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatalf("broker %d is cut off, and kctl says: %s", id, c.MustKctl("cluster", "status"))
+		}
+	}
+	t.Logf("broker %d was cut off: told after %s", id, (l.now() - from).Round(time.Millisecond))
+	out, said, code := c.Kctl("cluster", "health")
+	if want := fmt.Sprintf("broker %d ", id); code != 10 || !strings.Contains(out+said, want) {
+		t.Errorf("cluster health: status %d, %s%s", code, out, said)
+	}
+	time.Sleep(max(0, *apartFor-(l.now()-from))) // how long it lasts
+	healNetwork(t)
+	c.AwaitHealth()
+	for _, b := range c.Brokers {
+		b.Await("see the others by gossip", func() bool { return b.Metric("karst_gossip_members") == 2 })
+	}
+	l.end()
+	report(t, l, "a cut that heals", []check.Fault{{What: "cut", From: from, To: l.now()}}, []int32{anyPartition})
 	compareReplicas(t, c.Brokers)
 }
