@@ -28,7 +28,6 @@ for n in 1 2 3; do
 	pids="$pids $!"
 	eval "pid$n=$!"
 done
-all=$host:$(client 1),$host:$(client 2),$host:$(client 3)
 
 # fell names a broker that has ended, and why.
 fell() {
