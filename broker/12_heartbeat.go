@@ -13,10 +13,15 @@ func (h *groupAPI) heartbeat(c *protocol.Call, req *kmsg.HeartbeatRequest) {
 	if !proper(c, req.Group, req.MemberID, text(req.InstanceID)) {
 		return
 	}
-	r := &group.Heartbeat{MemberID: req.MemberID, InstanceID: text(req.InstanceID), Generation: req.Generation}
-	h.call(req.Group, r, func(_ group.Answer, err error) {
+	answer := func(_ group.Answer, err error) {
 		resp := kmsg.NewPtrHeartbeatResponse()
 		resp.ErrorCode = codeOf(err)
 		c.Reply(resp)
-	})
+	}
+	if req.Group == "" { // by every broker: no group of this name has a coordinator
+		answer(nil, group.ErrInvalidGroupID)
+		return
+	}
+	r := &group.Heartbeat{MemberID: req.MemberID, InstanceID: text(req.InstanceID), Generation: req.Generation}
+	h.call(req.Group, r, answer)
 }

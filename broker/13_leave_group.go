@@ -13,6 +13,12 @@ func (h *groupAPI) leaveGroup(c *protocol.Call, req *kmsg.LeaveGroupRequest) {
 	if !proper(c, req.Group, req.MemberID) {
 		return
 	}
+	if req.Group == "" {
+		resp := kmsg.NewPtrLeaveGroupResponse()
+		resp.ErrorCode = codeOf(group.ErrInvalidGroupID)
+		c.Reply(resp)
+		return
+	}
 	r := &group.Leave{}
 	if req.Version < 3 {
 		r.Members = []group.Leaver{{MemberID: req.MemberID}}

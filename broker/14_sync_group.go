@@ -20,7 +20,7 @@ func (h *groupAPI) syncGroup(c *protocol.Call, req *kmsg.SyncGroupRequest) {
 	for i, a := range req.GroupAssignment {
 		r.Assignments[i] = group.Assignment{MemberID: a.MemberID, Data: a.MemberAssignment}
 	}
-	h.call(req.Group, r, func(a group.Answer, err error) {
+	answer := func(a group.Answer, err error) {
 		resp := kmsg.NewPtrSyncGroupResponse()
 		resp.ErrorCode, resp.MemberAssignment = codeOf(err), []byte{}
 		if err == nil {
@@ -28,5 +28,10 @@ func (h *groupAPI) syncGroup(c *protocol.Call, req *kmsg.SyncGroupRequest) {
 			resp.ProtocolType, resp.Protocol, resp.MemberAssignment = &s.ProtocolType, &s.Protocol, s.Assignment
 		}
 		c.Reply(resp)
-	})
+	}
+	if req.Group == "" {
+		answer(nil, group.ErrInvalidGroupID)
+		return
+	}
+	h.call(req.Group, r, answer)
 }

@@ -445,6 +445,26 @@ func TestGroupsAreDescribedListedAndDeleted(t *testing.T) {
 	}
 }
 
+// Nobody coordinates a group without a name, so that the refusal comes from every broker: here from those that coordinate none.
+func TestGroupWithoutANameIsRefusedEverywhere(t *testing.T) {
+	for what, code := range map[string]func(w *wire) int16{
+		"join": func(w *wire) int16 { return ask[*kmsg.JoinGroupResponse](w, 5, joinReq("", "", nil)).ErrorCode },
+		"sync": func(w *wire) int16 {
+			return ask[*kmsg.SyncGroupResponse](w, 3, kmsg.NewPtrSyncGroupRequest()).ErrorCode
+		},
+		"heartbeat": func(w *wire) int16 {
+			return ask[*kmsg.HeartbeatResponse](w, 3, kmsg.NewPtrHeartbeatRequest()).ErrorCode
+		},
+		"leave": func(w *wire) int16 {
+			return ask[*kmsg.LeaveGroupResponse](w, 3, kmsg.NewPtrLeaveGroupRequest()).ErrorCode
+		},
+	} {
+		if got := code(dial(t, withGroups(t))); got != 24 {
+			t.Errorf("%s: code %d", what, got)
+		}
+	}
+}
+
 func TestLargeJoinIsRefusedAndLongNamesEndTheConnection(t *testing.T) {
 	b := withGroups(t)
 	w := dial(t, b)
