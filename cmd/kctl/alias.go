@@ -287,6 +287,9 @@ func (a *aliasCall) context(properties ...string) (*cli.Context, error) {
 	if file := a.first("command-config", "admin.config", "producer.config", "consumer.config"); file != "" {
 		words = append(words, "--command-config", file)
 	}
+	if ms := a.value("timeout"); ms != "" && a.tool.name == "kafka-consumer-groups" {
+		words = append(words, "--timeout", ms+"ms")
+	}
 	for _, p := range properties {
 		if name, _, _ := strings.Cut(p, "="); slices.Contains(propertyNames(), name) {
 			words = append(words, "--property", p)

@@ -220,7 +220,8 @@ func (a *aliasCall) alterEntity(ctx context.Context, l *link, e entity) error {
 	for _, k := range slices.Sorted(maps.Keys(set)) {
 		v := set[k]
 		changes = append(changes, alteration{resource: r, key: k, to: &v, op: kmsg.IncrementalAlterConfigOpSet})
-		want[k] = &v
+		shown := canonical(r.scope(), k, v)
+		want[k] = &shown
 	}
 	for _, k := range unset {
 		changes = append(changes, alteration{resource: r, key: k, op: kmsg.IncrementalAlterConfigOpDelete})

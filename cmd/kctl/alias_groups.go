@@ -62,6 +62,9 @@ func runConsumerGroups(a *aliasCall) error {
 	if action != "list" && !a.has("group") && !a.has("all-groups") {
 		return usage("Option --%s takes one of these options: --group, --all-groups", action)
 	}
+	if ms, err := a.int("timeout", 1); err != nil || ms < 1 {
+		return usage("--timeout %s: want milliseconds", a.value("timeout"))
+	}
 	l, ctx, hangUp, err := a.open()
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -134,9 +135,40 @@ func (s *session) readManifest(file string) (*manifest, error) {
 		if t.Name == "" || seen[t.Name] {
 			return nil, usage("-f %s: every topic needs a name of its own (%q)", file, t.Name)
 		}
+		if t.Partitions < 0 || t.ReplicationFactor < 0 {
+			return nil, usage("-f %s: topic %s: partitions and replication_factor are at least 1", file, t.Name)
+		}
+		if err := checkValues(t.Configs); err != nil {
+			return nil, usage("-f %s: topic %s: %s", file, t.Name, err)
+		}
 		seen[t.Name] = true
 	}
+	for _, c := range m.Configs {
+		if err := checkValues(c.Set); err != nil {
+			return nil, usage("-f %s: %s: %s", file, c.Resource, err)
+		}
+	}
 	return &m, nil
+}
+
+// checkValues turns lists into Kafka's form, and refuses what is no value of a setting: nothing and a map would silently be
+// the empty value.
+func checkValues(values map[string]yaml.Node) error {
+	for _, k := range sortedKeys(values) {
+		n := values[k]
+		if n.Kind == yaml.SequenceNode {
+			var list []string
+			if err := n.Decode(&list); err != nil {
+				return fmt.Errorf("%s: want a value or a list of values", k)
+			}
+			n = yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: strings.Join(list, ",")}
+			values[k] = n
+		}
+		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
+			return fmt.Errorf("%s: want a value; \"\" is the empty one, and --prune takes settings back that are not named", k)
+		}
+	}
+	return nil
 }
 
 // applyPlan is the steps and the requests that take them.
@@ -201,7 +233,11 @@ func (p *applyPlan) planCreate(t manifestTopic) {
 		req.ReplicationFactor = t.ReplicationFactor
 	}
 	name := "topic " + t.Name
-	p.steps = append(p.steps, step{resource: name, action: "create", key: "partitions", to: ptr(fmt.Sprint(req.NumPartitions))})
+	made := step{resource: name, action: "create", key: "partitions"}
+	if t.Partitions > 0 { // else num.partitions of the brokers
+		made.to = ptr(fmt.Sprint(t.Partitions))
+	}
+	p.steps = append(p.steps, made)
 	for _, k := range sortedKeys(t.Configs) {
 		node := t.Configs[k]
 		v := canonical(config.ScopeTopic, k, node.Value)

@@ -14,6 +14,9 @@ const (
 	checkUnknown = 3
 )
 
+// unknown is a check whose outcome is not known, as of one that is called wrongly: status 2 would be an alarm.
+func unknown(err error) error { return &failure{status: checkUnknown, text: "UNKNOWN", err: err} }
+
 func checkLagCommand(s *session) *cli.Command {
 	return &cli.Command{
 		Name:      "lag",
@@ -34,16 +37,15 @@ func checkLagCommand(s *session) *cli.Command {
 
 func (s *session) checkLag(c *cli.Context) error {
 	if err := needArgs(c, 1, 1, "group"); err != nil {
-		return err
+		return unknown(err)
 	}
 	var limit time.Duration
 	if t := c.String("time-lag"); t != "" {
 		var err error
 		if limit, err = parseDuration(t); err != nil {
-			return err
+			return unknown(err)
 		}
 	}
-	unknown := func(err error) error { return &failure{status: checkUnknown, text: "UNKNOWN", err: err} }
 	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return unknown(err)
@@ -54,7 +56,10 @@ func (s *session) checkLag(c *cli.Context) error {
 		return unknown(err)
 	}
 	g := &groups[0]
-	lag, behind := value(g.lag()), 0.0
+	if g.lag() == nil {
+		return unknown(fmt.Errorf("group %s has committed nothing, or how far it is behind is not known", g.id))
+	}
+	lag, behind := *g.lag(), 0.0
 	if t := g.timeLag(); t != nil {
 		behind = *t
 	}

@@ -101,6 +101,8 @@ func doctorCommand(s *session) *cli.Command {
 
 func (s *session) doctor(c *cli.Context) ([]finding, error) {
 	only := strings.FieldsFunc(strings.Join(c.StringSlice("only"), ","), func(r rune) bool { return r == ',' })
+	slices.Sort(only)
+	only = slices.Compact(only)
 	chosen := slices.DeleteFunc(checks(), func(k check) bool {
 		return len(only) > 0 && !slices.Contains(only, k.id) || k.host && c.String("data") == ""
 	})
@@ -271,13 +273,18 @@ func checkDiskSpace(x *examination) (out []finding) {
 	if err != nil {
 		return nil
 	}
+	return judgeDisks(first, second, time.Since(began))
+}
+
+// judgeDisks compares two looks at the log directories.
+func judgeDisks(first, second []dirSpace, between time.Duration) (out []finding) {
 	for _, d := range second {
 		i := slices.IndexFunc(first, func(o dirSpace) bool { return o.broker == d.broker && o.dir == d.dir })
 		if i < 0 {
 			continue
 		}
 		evidence := fmt.Sprintf("%.0f%% of %s used", 100*d.used(), formatSize(d.total))
-		perSecond := float64(first[i].usable-d.usable) / time.Since(began).Seconds()
+		perSecond := float64(first[i].usable-d.usable) / between.Seconds()
 		eta := time.Duration(0)
 		if perSecond > 0 {
 			eta = time.Duration(float64(d.usable) / perSecond * float64(time.Second))

@@ -30,10 +30,17 @@ const (
 
 func checkDescriptors(*examination) []finding {
 	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Max >= leastDescriptors {
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
 		return nil
 	}
-	return []finding{{severity: "warning", subject: "this host", evidence: fmt.Sprintf("%d open files at most for a process of this user", limit.Max), fix: "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"}}
+	return judgeDescriptors(limit.Max)
+}
+
+func judgeDescriptors(most uint64) []finding {
+	if most >= leastDescriptors {
+		return nil
+	}
+	return []finding{{severity: "warning", subject: "this host", evidence: fmt.Sprintf("%d open files at most for a process of this user", most), fix: "LimitNOFILE=1048576 in the unit, or ulimit -n 1048576"}}
 }
 
 func readNumber(path string) (int64, bool) {
@@ -47,7 +54,14 @@ func readNumber(path string) (int64, bool) {
 
 func checkMapCount(*examination) []finding {
 	n, ok := readNumber("/proc/sys/vm/max_map_count")
-	if !ok || n >= leastMaps {
+	if !ok {
+		return nil
+	}
+	return judgeMaps(n)
+}
+
+func judgeMaps(n int64) []finding {
+	if n >= leastMaps {
 		return nil
 	}
 	return []finding{{severity: "info", subject: "this host", evidence: fmt.Sprintf("vm.max_map_count is %d; every closed segment's indexes are two mappings", n), fix: fmt.Sprintf("sysctl -w vm.max_map_count=%d", leastMaps)}}
@@ -56,7 +70,15 @@ func checkMapCount(*examination) []finding {
 func checkSwap(*examination) []finding {
 	b, err := os.ReadFile("/proc/swaps")
 	swappiness, ok := readNumber("/proc/sys/vm/swappiness")
-	if err != nil || !ok || strings.Count(strings.TrimSpace(string(b)), "\n") == 0 || swappiness <= 10 {
+	if err != nil || !ok {
+		return nil
+	}
+	return judgeSwap(string(b), swappiness)
+}
+
+// judgeSwap looks at the text of /proc/swaps, whose first line has the headings.
+func judgeSwap(swaps string, swappiness int64) []finding {
+	if strings.Count(strings.TrimSpace(swaps), "\n") == 0 || swappiness <= 10 {
 		return nil
 	}
 	return []finding{{severity: "info", subject: "this host", evidence: fmt.Sprintf("there is swap, and vm.swappiness is %d", swappiness), fix: "sysctl -w vm.swappiness=1, or swapoff -a: a broker that is swapped out misses its heartbeats"}}
@@ -120,11 +142,16 @@ func checkSync(x *examination) []finding {
 	if err != nil {
 		return []finding{{severity: "warning", subject: x.dir, evidence: err.Error(), fix: "run kctl doctor as the user of the broker"}}
 	}
+	return judgeSyncs(x.dir, took)
+}
+
+// judgeSyncs looks at the times that syncs took, in order.
+func judgeSyncs(dir string, took []time.Duration) []finding {
 	p99 := took[len(took)*99/100]
 	if p99 < slowSync {
 		return nil
 	}
-	return []finding{{severity: "warning", subject: x.dir, evidence: fmt.Sprintf("a sync of 4 KiB takes %s (99 of 100), %s (half)", p99.Round(time.Millisecond), took[len(took)/2].Round(time.Millisecond)), fix: "use a disk with a protected write cache; other writers on the same disk slow it too"}}
+	return []finding{{severity: "warning", subject: dir, evidence: fmt.Sprintf("a sync of 4 KiB takes %s (99 of 100), %s (half)", p99.Round(time.Millisecond), took[len(took)/2].Round(time.Millisecond)), fix: "use a disk with a protected write cache; other writers on the same disk slow it too"}}
 }
 
 // syncTimes writes and syncs small blocks, and returns the times in order.

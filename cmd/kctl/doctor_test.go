@@ -1,11 +1,15 @@
 package main
 
 import (
+	"net"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/karstlog/karst/karsttest"
 	"github.com/karstlog/karst/protocol/private"
 )
 
@@ -97,6 +101,119 @@ func TestDoctorJudgesFileSystems(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s on %+v: %q, want %q", path, m, got, want)
+		}
+	}
+}
+
+// What is wrong with addresses and disks, and that what is right has no finding.
+func TestDoctorJudgesBrokers(t *testing.T) {
+	open, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	port := int32(open.Addr().(*net.TCPAddr).Port)
+	here, elsewhere := kmsg.MetadataResponseBroker{NodeID: 1, Host: "127.0.0.1", Port: port}, kmsg.MetadataResponseBroker{NodeID: 2, Host: "192.0.2.1", Port: 1}
+	mute := kmsg.MetadataResponseBroker{NodeID: 3, Host: "127.0.0.1", Port: 1} // nobody has that port
+	for _, c := range []struct {
+		name    string
+		run     func(*examination) []finding
+		brokers []kmsg.MetadataResponseBroker
+		want    []string // severity and subject
+	}{
+		{"answers", checkReachable, []kmsg.MetadataResponseBroker{here}, nil},
+		{"does not", checkReachable, []kmsg.MetadataResponseBroker{here, mute}, []string{"critical broker 3"}},
+		{"this machine alone", checkLoopback, []kmsg.MetadataResponseBroker{here}, []string{"info broker 1"}},
+		{"this machine among others", checkLoopback, []kmsg.MetadataResponseBroker{here, elsewhere}, []string{"critical broker 1"}},
+		{"others", checkLoopback, []kmsg.MetadataResponseBroker{elsewhere}, nil},
+	} {
+		demandFindings(t, c.name, c.run(&examination{ctx: t.Context(), brokers: c.brokers}), c.want...)
+	}
+	const gib = 1 << 30
+	for _, c := range []struct {
+		name          string
+		before, after int64 // usable
+		want          []string
+	}{
+		{"half full", 50 * gib, 50 * gib, nil},
+		{"nearly full", 10 * gib, 10 * gib, []string{"warning broker 1 /d"}},
+		{"full", 4 * gib, 4 * gib, []string{"critical broker 1 /d"}},
+		{"will be full in an hour", 50 * gib, 50*gib - 15<<20, []string{"warning broker 1 /d"}},
+		{"will be full in a week", 50 * gib, 50*gib - 64<<10, nil},
+	} {
+		look := func(usable int64) []dirSpace {
+			return []dirSpace{{broker: 1, dir: "/d", total: 100 * gib, usable: usable}}
+		}
+		demandFindings(t, c.name, judgeDisks(look(c.before), look(c.after), time.Second), c.want...)
+	}
+}
+
+// What is wrong with a host.
+func TestDoctorJudgesTheHost(t *testing.T) {
+	const none = "Filename Type Size Used Priority\n"
+	fast, slow := slices.Repeat([]time.Duration{time.Millisecond}, 50), append(slices.Repeat([]time.Duration{time.Millisecond}, 49), 80*time.Millisecond)
+	for _, c := range []struct {
+		name  string
+		found []finding
+		want  []string
+	}{
+		{"descriptors", judgeDescriptors(1024), []string{"warning this host"}},
+		{"many descriptors", judgeDescriptors(leastDescriptors), nil},
+		{"maps", judgeMaps(65_530), []string{"info this host"}},
+		{"many maps", judgeMaps(leastMaps), nil},
+		{"swap", judgeSwap(none+"/swapfile file 1 0 -2\n", 60), []string{"info this host"}},
+		{"swap that is not used", judgeSwap(none+"/swapfile file 1 0 -2\n", 1), nil},
+		{"no swap", judgeSwap(none, 60), nil},
+		{"slow syncs", judgeSyncs("/d", slow), []string{"warning /d"}},
+		{"fast syncs", judgeSyncs("/d", fast), nil},
+		{"a directory that cannot be written", checkSync(&examination{dir: "/proc"}), []string{"warning /proc"}},
+	} {
+		demandFindings(t, c.name, c.found, c.want...)
+	}
+}
+
+// A clock that is a minute off is found, one that is right is not.
+func TestDoctorComparesClocks(t *testing.T) {
+	b := karsttest.Start(t)
+	for _, off := range []time.Duration{0, time.Minute, -time.Minute} {
+		s, out, _ := testSession("", nil)
+		s.now = func() time.Time { return time.Now().Add(off) }
+		status := s.exit(run(t.Context(), s, []string{"doctor", "--only", "clock-skew", "-b", b.Bootstrap()[0], "-o", "jsonl"}))
+		if wrong := off != 0; (status == exitUnhealthy) != wrong || strings.Contains(out.String(), `"id":"clock-skew"`) != wrong {
+			t.Errorf("%s: status %d, %s", off, status, out)
+		}
+	}
+}
+
+func demandFindings(t *testing.T, name string, found []finding, want ...string) {
+	t.Helper()
+	var got []string
+	for _, f := range found {
+		got = append(got, f.severity+" "+f.subject)
+		if f.evidence == "" || f.fix == "" {
+			t.Errorf("%s: %+v lacks something", name, f)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s: %v, want %v", name, got, want)
+	}
+}
+
+// Every check of the doctor's is triggered by one of the tests here.
+func TestEveryFindingIsTriggered(t *testing.T) {
+	triggered := map[string]string{
+		"listener-unreachable": "TestDoctorJudgesBrokers", "listener-loopback": "TestDoctorJudgesBrokers", "clock-skew": "TestDoctorComparesClocks",
+		"disk-filling": "TestDoctorJudgesBrokers", "log-damaged": "TestDoctorTellsOfLogs", "replicas-differ": "TestDoctorTellsOfLogs",
+		"retention-held": "TestDoctorTellsOfLogs", "leaderless": "TestDoctorFindsWhatIsWrongWithPartitions",
+		"under-min-isr": "TestDoctorFindsWhatIsWrongWithPartitions", "single-replica": "TestDoctorFindsWhatIsWrongWithPartitions",
+		"too-few-brokers": "TestDoctorFindsWhatIsWrongWithPartitions", "no-slack": "TestDoctorFindsWhatIsWrongWithPartitions",
+		"unclean-elections": "TestDoctorFindsWhatIsWrongWithPartitions", "descriptor-limit": "TestDoctorJudgesTheHost",
+		"map-count": "TestDoctorJudgesTheHost", "swap": "TestDoctorJudgesTheHost", "file-system": "TestDoctorJudgesFileSystems",
+		"slow-sync": "TestDoctorJudgesTheHost",
+	}
+	for _, c := range checks() {
+		if triggered[c.id] == "" {
+			t.Errorf("%s is triggered by no test", c.id)
 		}
 	}
 }

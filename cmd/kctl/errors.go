@@ -78,7 +78,7 @@ func (s *session) exit(err error) int {
 // judge finds the exit status of an error and what to do about it: the outermost failure that knows, else Kafka's code,
 // else the kind of network trouble.
 func judge(err error) (status int, advice string) {
-	for e := err; e != nil; e = errors.Unwrap(e) {
+	for e := err; e != nil; e = cause(e) {
 		if f, ok := e.(*failure); ok {
 			if advice == "" {
 				advice = f.advice
@@ -99,6 +99,14 @@ func judge(err error) (status int, advice string) {
 		advice = "add --help for the flags and examples"
 	}
 	return status, advice
+}
+
+// cause is errors.Unwrap, for errors that were joined their first.
+func cause(err error) error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 0 {
+		return joined.Unwrap()[0]
+	}
+	return errors.Unwrap(err)
 }
 
 func judgeCause(err error) (status int, advice string) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -72,16 +73,7 @@ func (s *session) groupDelete(c *cli.Context) ([]groupChange, error) {
 		losses = append(losses, fmt.Sprintf("%s: the offsets of %d partitions", n, len(offsets)))
 	}
 	if c.Bool("dry-run") {
-		if !c.Bool("if-exists") {
-			if _, err := l.groups(ctx, names); err != nil {
-				return nil, err
-			}
-		}
-		var out []groupChange
-		for _, n := range names {
-			out = append(out, groupChange{group: n, action: "delete", status: "planned"})
-		}
-		return out, nil
+		return l.planDelete(ctx, names, c.Bool("if-exists"))
 	}
 	if err := s.confirm(c, losses, names[0]); err != nil {
 		return nil, err
@@ -100,6 +92,26 @@ func (s *session) groupDelete(c *cli.Context) ([]groupChange, error) {
 			return missingGroup(n)
 		case err != nil:
 			return about("group "+n, err)
+		}
+		out = append(out, row)
+		return nil
+	})
+	return out, err
+}
+
+// planDelete says what would become of groups, and refuses what a coordinator would.
+func (l *link) planDelete(ctx context.Context, names []string, ifExists bool) ([]groupChange, error) {
+	var out []groupChange
+	err := each(names, func(n string) error {
+		groups, err := l.groups(ctx, []string{n})
+		row := groupChange{group: n, action: "delete", status: "planned"}
+		switch {
+		case ifExists && errors.Is(err, kerr.GroupIDNotFound):
+			row.status = "unchanged"
+		case err != nil:
+			return err
+		case len(groups[0].members) > 0:
+			return about("group "+n, kerr.NonEmptyGroup)
 		}
 		out = append(out, row)
 		return nil

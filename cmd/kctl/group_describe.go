@@ -228,6 +228,9 @@ func (s *session) groupWatch(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
+	if every == 0 || c.IsSet("num") && c.Int("num") < 1 {
+		return usage("--every is more than 0, and -n at least 1")
+	}
 	l, err := s.connect(c)
 	if err != nil {
 		return err
@@ -357,6 +360,9 @@ func waitCondition(c *cli.Context) (func(*consumerGroup) string, error) {
 		if limit, err = parseDuration(c.String("time-lag")); err != nil {
 			return nil, err
 		}
+	}
+	if c.Int64("lag") < 0 || c.Int("members") < 0 {
+		return nil, usage("--lag and --members are not negative")
 	}
 	wantLag := c.IsSet("lag") || !c.IsSet("time-lag") && !c.IsSet("state") && !c.IsSet("members")
 	return func(g *consumerGroup) string {

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -99,8 +101,8 @@ func (s *session) groupReset(c *cli.Context) ([]offsetMove, error) {
 	if c.String("to") == "" {
 		return nil, usage("missing --to: %s", targetGrammar)
 	}
-	if c.Bool("yes") && c.Bool("dry-run") {
-		return nil, usage("--yes and --dry-run contradict each other")
+	if err := checkDryRun(c); err != nil {
+		return nil, err
 	}
 	only, err := parseTopicPartitions(c.StringSlice("topic"))
 	if err != nil {
@@ -175,14 +177,19 @@ func (l *link) planReset(ctx context.Context, group, target string, only map[str
 	return moves, nil
 }
 
-// committed is the offsets of a group; a group that does not exist has none.
-func (l *link) committed(ctx context.Context, group string) (map[topicPartition]int64, error) {
-	out := map[topicPartition]int64{}
-	var fetched kadm.OffsetResponses
-	err := patiently(ctx, func() (err error) {
+// offsetsOf asks for the offsets of a group as its coordinator has them.
+func (l *link) offsetsOf(ctx context.Context, group string) (fetched kadm.OffsetResponses, err error) {
+	err = patiently(ctx, func() (err error) {
 		fetched, err = l.adm.FetchOffsets(ctx, group)
 		return err
 	})
+	return fetched, err
+}
+
+// committed is the offsets of a group; a group that does not exist has none.
+func (l *link) committed(ctx context.Context, group string) (map[topicPartition]int64, error) {
+	out := map[topicPartition]int64{}
+	fetched, err := l.offsetsOf(ctx, group)
 	if errors.Is(err, kerr.GroupIDNotFound) {
 		return out, nil
 	}
@@ -263,7 +270,7 @@ func (l *link) resetTargets(ctx context.Context, target string, have map[topicPa
 		}
 		to = map[topicPartition]int64{}
 		for tp, o := range have {
-			to[tp] = o + by
+			to[tp] = shifted(o, by)
 		}
 		return to, false, nil
 	}
@@ -273,6 +280,14 @@ func (l *link) resetTargets(ctx context.Context, target string, have map[topicPa
 	}
 	to, err = l.resolve(ctx, p, logs)
 	return to, p.kind == perPartition, err
+}
+
+// shifted is an offset moved by so many records; what is beyond the largest number is that number.
+func shifted(offset, by int64) int64 {
+	if by > 0 && offset > math.MaxInt64-by {
+		return math.MaxInt64
+	}
+	return offset + by
 }
 
 // finishMoves commits the moves with yes, else says that nothing was changed.
@@ -391,7 +406,7 @@ func (s *session) groupExport(c *cli.Context) ([]savedOffset, error) {
 	defer hangUp()
 	var out []savedOffset
 	err = each(c.Args().Slice(), func(group string) error {
-		fetched, err := l.adm.FetchOffsets(ctx, group)
+		fetched, err := l.offsetsOf(ctx, group)
 		if err != nil {
 			return about("group "+group, err)
 		}
@@ -430,12 +445,15 @@ func groupImportCommand(s *session) *cli.Command {
 }
 
 func (s *session) groupImport(c *cli.Context) ([]offsetMove, error) {
-	if err := needArgs(c, 0, 1, "group"); err != nil {
+	if err := cmp.Or(needArgs(c, 0, 1, "group"), checkDryRun(c)); err != nil {
 		return nil, err
 	}
 	rows, err := s.offsetsFrom(c.String("file"))
 	if err != nil {
 		return nil, err
+	}
+	if len(rows) == 0 {
+		return nil, usage("the input has no offsets")
 	}
 	byGroup := map[string][]savedOffset{}
 	for _, r := range rows {

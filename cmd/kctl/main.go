@@ -65,6 +65,9 @@ func run(ctx context.Context, s *session, argv []string) error {
 		return a.execute(ctx, s, argv[1:])
 	}
 	inv, err := normalise(tree, argv)
+	if err != nil && len(inv.path) > 0 && inv.path[0].Name == "check" {
+		return unknown(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -74,7 +77,7 @@ func run(ctx context.Context, s *session, argv []string) error {
 	}
 	app := &cli.App{
 		Name:                      "kctl",
-		Commands:                  prepared(tree),
+		Commands:                  prepared(tree, wrongly),
 		HideHelp:                  true,
 		HideVersion:               true,
 		DisableSliceFlagSeparator: true, // cleanup.policy=compact,delete is one value
@@ -90,11 +93,17 @@ func run(ctx context.Context, s *session, argv []string) error {
 }
 
 // prepared switches off what cli does by itself and this program does in one place: help and usage errors.
-func prepared(tree []*cli.Command) []*cli.Command {
+func prepared(tree []*cli.Command, wrong func(error) error) []*cli.Command {
 	for _, c := range tree {
+		wrong := wrong
+		if c.Name == "check" {
+			wrong = unknown
+		}
 		c.HideHelp, c.HideHelpCommand = true, true
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return usage("%s", err) }
-		prepared(c.Subcommands)
+		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return wrong(err) }
+		prepared(c.Subcommands, wrong)
 	}
 	return tree
 }
+
+func wrongly(err error) error { return usage("%s", err) }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ func partitionReassignCommand(s *session) *cli.Command {
 	return &cli.Command{
 		Name:      "reassign",
 		Usage:     "move partitions to other brokers, or change how many replicas they have; a dry run unless --yes is given",
-		ArgsUsage: "TOPIC[:P,P]... | --file FILE | --status | --cancel",
+		ArgsUsage: "TOPIC[:P,P]... | --all | --file FILE | --status [TOPIC[:P,P]...] | --cancel [TOPIC[:P,P]...]",
 		Description: describe("Replicas stay where they are if they may; missing ones go to the brokers with the fewest replicas, in different racks if there are any.",
 			"kctl partition reassign orders --to 2,3,4",
 			"kctl partition reassign orders payments -r 3 --yes --wait",
@@ -61,7 +62,41 @@ func partitionReassignCommand(s *session) *cli.Command {
 	}
 }
 
+// checkReassign refuses what contradicts itself before anything is asked.
+func checkReassign(c *cli.Context) error {
+	modes := 0
+	for _, set := range []bool{c.Bool("status"), c.Bool("cancel"), c.String("file") != "", c.IsSet("to") || c.IsSet("replication-factor") || c.IsSet("away-from")} {
+		if set {
+			modes++
+		}
+	}
+	switch {
+	case modes > 1:
+		return usage("--status, --cancel, --file and where to move (--to, -r, --away-from) exclude each other")
+	case c.Bool("all") && c.Args().Len() > 0:
+		return usage("--all and the names of topics contradict each other")
+	case c.IsSet("replication-factor") && (c.Int("replication-factor") < 1 || c.Int("replication-factor") > math.MaxInt16):
+		return usage("--replication-factor is at least 1")
+	case c.String("file") != "" && (c.Bool("all") || c.Args().Len() > 0):
+		return usage("--file names the partitions: give no others")
+	case c.Bool("status") || c.Bool("cancel") || c.String("file") != "":
+		return nil
+	case c.Bool("all") == (c.Args().Len() > 0):
+		return usage("give partitions as TOPIC or TOPIC:P,P, or --all, or --file")
+	case modes == 0:
+		return usage("where to? give --to B,B or -r N or --away-from B")
+	}
+	return nil
+}
+
 func (s *session) partitionReassign(c *cli.Context) ([]replicaMove, error) {
+	if err := cmp.Or(checkReassign(c), checkDryRun(c)); err != nil {
+		return nil, err
+	}
+	only, err := parseTopicPartitions(c.Args().Slice())
+	if err != nil {
+		return nil, err
+	}
 	l, ctx, hangUp, err := s.reach(c)
 	if err != nil {
 		return nil, err
@@ -69,8 +104,8 @@ func (s *session) partitionReassign(c *cli.Context) ([]replicaMove, error) {
 	defer hangUp()
 	switch {
 	case c.Bool("status") || c.Bool("cancel"):
-		moves, err := l.runningMoves(ctx)
-		if err != nil || c.Bool("status") {
+		moves, err := l.runningMoves(ctx, only)
+		if err != nil || c.Bool("status") || len(moves) == 0 {
 			return moves, err
 		}
 		if !c.Bool("yes") {
@@ -82,20 +117,24 @@ func (s *session) partitionReassign(c *cli.Context) ([]replicaMove, error) {
 		}
 		return moves, l.alterReplicas(ctx, moves)
 	}
-	moves, err := l.planReassign(ctx, c)
+	moves, err := l.planReassign(ctx, c, only)
 	if err != nil {
 		return nil, err
 	}
 	return l.carryOut(ctx, c, moves)
 }
 
-func (l *link) runningMoves(ctx context.Context) ([]replicaMove, error) {
+// runningMoves are the reassignments that run, of the partitions in only unless that is empty.
+func (l *link) runningMoves(ctx context.Context, only map[string][]int32) ([]replicaMove, error) {
 	running, err := l.reassignments(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var out []replicaMove
 	for tp, r := range running {
+		if wanted, named := only[tp.topic]; len(only) > 0 && (!named || len(wanted) > 0 && !slices.Contains(wanted, tp.partition)) {
+			continue
+		}
 		m := replicaMove{topicPartition: tp, status: "running"}
 		for _, b := range r.Replicas {
 			if !slices.Contains(r.AddingReplicas, b) {
@@ -111,7 +150,7 @@ func (l *link) runningMoves(ctx context.Context) ([]replicaMove, error) {
 	return out, nil
 }
 
-func (l *link) planReassign(ctx context.Context, c *cli.Context) ([]replicaMove, error) {
+func (l *link) planReassign(ctx context.Context, c *cli.Context, only map[string][]int32) ([]replicaMove, error) {
 	if file := c.String("file"); file != "" {
 		wanted, err := readReassignment(file)
 		if err != nil {
@@ -121,16 +160,6 @@ func (l *link) planReassign(ctx context.Context, c *cli.Context) ([]replicaMove,
 			return nil, usage("%s chooses log directories, which kctl kafka-reassign-partitions --execute moves replicas to", file)
 		}
 		return l.movesTo(ctx, wanted.replicas)
-	}
-	if c.Bool("all") == (c.Args().Len() > 0) {
-		return nil, usage("give partitions as TOPIC or TOPIC:P,P, or --all, or --file")
-	}
-	if !c.IsSet("to") && !c.IsSet("replication-factor") && !c.IsSet("away-from") {
-		return nil, usage("where to? give --to B,B or -r N or --away-from B")
-	}
-	only, err := parseTopicPartitions(c.Args().Slice())
-	if err != nil {
-		return nil, err
 	}
 	to, err := parsePartitions(c.String("to"))
 	if err != nil {
@@ -250,11 +279,16 @@ func readReassignment(file string) (reassignment, error) {
 	return out, nil
 }
 
+// checkDryRun is for commands that are dry runs unless --yes is given.
+func checkDryRun(c *cli.Context) error {
+	if c.Bool("yes") && c.Bool("dry-run") {
+		return usage("--yes and --dry-run contradict each other")
+	}
+	return nil
+}
+
 // carryOut starts the moves with --yes, else says what they would be.
 func (l *link) carryOut(ctx context.Context, c *cli.Context, moves []replicaMove) ([]replicaMove, error) {
-	if c.Bool("yes") && c.Bool("dry-run") {
-		return nil, usage("--yes and --dry-run contradict each other")
-	}
 	if len(moves) == 0 {
 		l.s.say("nothing to move")
 		return nil, nil
@@ -324,7 +358,7 @@ func partitionRebalanceCommand(s *session) *cli.Command {
 }
 
 func (s *session) partitionRebalance(c *cli.Context) ([]replicaMove, error) {
-	if err := needArgs(c, 0, 0, ""); err != nil {
+	if err := cmp.Or(needArgs(c, 0, 0, ""), checkDryRun(c)); err != nil {
 		return nil, err
 	}
 	l, ctx, hangUp, err := s.reach(c)

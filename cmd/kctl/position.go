@@ -180,7 +180,7 @@ func (l *link) resolve(ctx context.Context, p position, logs []partitionLog) (ma
 		case beforeEnd:
 			out[g.topicPartition] = max(g.start, g.end-p.n)
 		case afterStart:
-			out[g.topicPartition] = g.start + p.n
+			out[g.topicPartition] = shifted(g.start, p.n)
 		case perPartition:
 			if n, ok := p.partitions[g.partition]; ok {
 				out[g.topicPartition] = n
