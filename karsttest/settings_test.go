@@ -80,6 +80,7 @@ func TestSettingsOfTheBrokerTakeEffect(t *testing.T) {
 		{name: "node.id", value: "7", see: hasID(7)},
 		{name: "broker.id", value: "8", see: hasID(8)},
 		{name: "connections.max.idle.ms", value: "200", see: closesIdle},
+		{name: "fetch.max.bytes", value: "2000", more: []karsttest.Option{topic}, see: answersWithAtMost(2000)},
 		{name: "karst.http.addr", value: "127.0.0.1:0", see: tellsItsHealth},
 		{name: "karst.disk.reserve", value: "2199023255552", dynamic: true, more: []karsttest.Option{topic}, see: refusesRecord(kgo.StringRecord("x"), "KAFKA_STORAGE_ERROR")},
 		{name: "producer.id.expiration.ms", value: "1", dynamic: true, more: []karsttest.Option{topic, karsttest.Setting("log.retention.check.interval.ms", "20")}, see: forgetsProducers},
@@ -456,6 +457,43 @@ func forgetsTransactionalIDs(t *testing.T, _ *karsttest.Broker, c *kgo.Client) {
 		return err == nil && resp.ErrorCode == 0
 	})
 	until(t, "no transactional id", func() bool { return known() == 0 })
+}
+
+// answersWithAtMost: a fetch that asks for everything gets some of the batches.
+func answersWithAtMost(bytes int) func(*testing.T, *karsttest.Broker, *kgo.Client) {
+	return func(t *testing.T, b *karsttest.Broker, c *kgo.Client) {
+		const records, size = 10, 500
+		writer := client(t, b, kgo.ProducerBatchCompression(kgo.NoCompression()))
+		defer writer.Close()
+		for range records {
+			if err := writer.ProduceSync(soon(t), &kgo.Record{Topic: "t", Value: make([]byte, size)}).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		topics, err := kadm.NewClient(c).ListTopics(soon(t), "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		req := kmsg.NewPtrFetchRequest()
+		req.MaxBytes, req.MinBytes, req.SessionEpoch = 1<<30, 1, -1
+		rt := kmsg.NewFetchRequestTopic()
+		rt.Topic, rt.TopicID = "t", topics["t"].ID
+		rp := kmsg.NewFetchRequestTopicPartition()
+		rp.PartitionMaxBytes = 1 << 30
+		rt.Partitions = append(rt.Partitions, rp)
+		req.Topics = append(req.Topics, rt)
+		resp, err := c.Broker(int(topics["t"].Partitions[0].Leader)).Request(soon(t), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer := resp.(*kmsg.FetchResponse)
+		if len(answer.Topics) != 1 || answer.Topics[0].Partitions[0].ErrorCode != 0 {
+			t.Fatalf("%+v", answer)
+		}
+		if got := len(answer.Topics[0].Partitions[0].RecordBatches); got < size || got > bytes {
+			t.Errorf("%d bytes in one answer", got)
+		}
+	}
 }
 
 // forgetsProducers: a partition soon knows nothing of an idempotent producer that has written to it.
