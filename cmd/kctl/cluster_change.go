@@ -102,12 +102,17 @@ func (s *session) decommission(c *cli.Context) error {
 	})
 }
 
-// evacuate moves replicas off until none is left, and takes the broker out.
+// evacuate moves replicas off until none is left, and takes the broker out. Both may be asked for again, so that a broker
+// which is slow to answer, or begins anew, ends nothing.
 func (s *session) evacuate(c *cli.Context, id int32, ask func(private.DecommissionRequest) (private.Progress, error), remove func(context.Context) error) error {
 	total := 0
 	var said time.Time
 	for {
-		p, err := ask(private.DecommissionRequest{})
+		var p private.Progress
+		err := untilAnswered(c.Context, func() (err error) {
+			p, err = ask(private.DecommissionRequest{})
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -129,13 +134,40 @@ func (s *session) evacuate(c *cli.Context, id int32, ask func(private.Decommissi
 			return c.Context.Err()
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.Context, 30*time.Second)
-	defer cancel()
-	if err := remove(ctx); err != nil {
+	asked := false
+	err := untilAnswered(c.Context, func() error {
+		ctx, cancel := context.WithTimeout(c.Context, 30*time.Second)
+		defer cancel()
+		err := remove(ctx)
+		if status, _ := judge(err); asked && status == exitNotFound { // the answer was lost, not the request
+			return nil
+		}
+		asked = true
+		return err
+	})
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(s.out, "broker %d is out of the cluster; %d replicas were moved. Its data can be deleted\n", id, total)
+	_, err = fmt.Fprintf(s.out, "broker %d is out of the cluster; %d replicas were moved. Its data can be deleted\n", id, total)
 	return err
+}
+
+// untilAnswered asks again, for a minute, while there is no answer.
+func untilAnswered(ctx context.Context, ask func() error) error {
+	end := time.After(time.Minute)
+	for {
+		err := ask()
+		if status, _ := judge(err); err == nil || status != exitTimeout {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-end:
+			return err
+		case <-time.After(time.Second):
+		}
+	}
 }
 
 func clusterRemoveCommand(s *session) *cli.Command {
