@@ -179,17 +179,21 @@ func (l *load) read(r *kgo.Record, process int, seq int64, asked time.Duration) 
 	}
 }
 
-// watchEnds asks again and again how far the partitions can be read.
+// watchEnds asks again and again how far the partitions can be read. A leader that is cut off from the others does not know
+// that it was replaced, and answers who does not name a leader epoch: as clients do (KIP-320), this one takes nothing from
+// an older leader once it has heard of a newer one.
 func (l *load) watchEnds(ctx context.Context) {
 	cl := l.client()
 	defer cl.Close()
 	process := int(l.processes.Add(1))
+	epochs := map[int32]int32{}
 	for ctx.Err() == nil {
 		asked := l.now()
 		ends, err := kadm.NewClient(cl).ListEndOffsets(ctx, topic)
 		if err == nil {
 			ends.Each(func(o kadm.ListedOffset) {
-				if o.Err == nil {
+				if o.Err == nil && o.LeaderEpoch >= epochs[o.Partition] {
+					epochs[o.Partition] = o.LeaderEpoch
 					l.recorder.Sight(check.Sight{
 						Process: process, Bound: check.HighWatermark, Partition: check.Partition{Topic: topic, Index: o.Partition},
 						Offset: o.Offset, Invoke: asked, Complete: l.now(),
