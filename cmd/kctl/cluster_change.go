@@ -154,20 +154,11 @@ func (s *session) evacuate(c *cli.Context, id int32, ask func(private.Decommissi
 
 // untilAnswered asks again, for a minute, while there is no answer.
 func untilAnswered(ctx context.Context, ask func() error) error {
-	end := time.After(time.Minute)
-	for {
-		err := ask()
-		if status, _ := judge(err); err == nil || status != exitTimeout {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-end:
-			return err
-		case <-time.After(time.Second):
-		}
+	unanswered := func(err error) bool {
+		status, _ := judge(err)
+		return status == exitTimeout
 	}
+	return again{passes: unanswered, pause: time.Second, patience: time.Minute}.ask(ctx, ask)
 }
 
 func clusterRemoveCommand(s *session) *cli.Command {

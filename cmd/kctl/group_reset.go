@@ -315,17 +315,10 @@ func (l *link) finishMoves(ctx context.Context, group string, moves []offsetMove
 
 // patiently does something again while no coordinator is up yet: the first group of a cluster waits for its topic.
 func patiently(ctx context.Context, do func() error) error {
-	for {
-		err := do()
-		if !errors.Is(err, kerr.CoordinatorNotAvailable) && !errors.Is(err, kerr.CoordinatorLoadInProgress) && !errors.Is(err, kerr.NotCoordinator) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(50 * time.Millisecond):
-		}
+	starting := func(err error) bool {
+		return errors.Is(err, kerr.CoordinatorNotAvailable) || errors.Is(err, kerr.CoordinatorLoadInProgress) || errors.Is(err, kerr.NotCoordinator)
 	}
+	return again{passes: starting, pause: 50 * time.Millisecond}.ask(ctx, do)
 }
 
 func (l *link) commitMoves(ctx context.Context, group string, moves []offsetMove) error {

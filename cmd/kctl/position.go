@@ -104,20 +104,10 @@ func (l *link) logs(ctx context.Context, topics []string, isolation kgo.Isolatio
 // overFailover asks again, for as long as patience, while the answer is that a partition's leader is being chosen or has
 // just begun (KIP-207).
 func overFailover(ctx context.Context, patience time.Duration, ask func() error) error {
-	end := time.After(patience)
-	for pause := 20 * time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
-		err := ask()
-		if !errors.Is(err, kerr.LeaderNotAvailable) && !errors.Is(err, kerr.NotLeaderForPartition) && !errors.Is(err, kerr.OffsetNotAvailable) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-end:
-			return err
-		case <-time.After(pause):
-		}
+	changing := func(err error) bool {
+		return errors.Is(err, kerr.LeaderNotAvailable) || errors.Is(err, kerr.NotLeaderForPartition) || errors.Is(err, kerr.OffsetNotAvailable)
 	}
+	return again{passes: changing, pause: 20 * time.Millisecond, longest: 250 * time.Millisecond, patience: patience}.ask(ctx, ask)
 }
 
 func (l *link) logsNow(ctx context.Context, topics []string, isolation kgo.IsolationLevel) ([]partitionLog, error) {
