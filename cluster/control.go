@@ -10,6 +10,7 @@ import (
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/wire"
+	"github.com/karstlog/karst/internal/beat"
 	"github.com/karstlog/karst/internal/uuid"
 )
 
@@ -95,7 +96,7 @@ func (c *Cluster) control(ctx context.Context, term uint64) {
 		case <-c.signs.wake:
 			t.look(ctx)
 		case <-look.C:
-			pause := untilBeat(calmInterval)
+			pause := beat.Until(time.Now(), calmInterval)
 			if t.look(ctx) {
 				pause = lookInterval
 			}

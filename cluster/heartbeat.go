@@ -9,6 +9,7 @@ import (
 	"github.com/karstlog/karst/cluster/controller"
 	"github.com/karstlog/karst/cluster/metadata"
 	"github.com/karstlog/karst/cluster/wire"
+	"github.com/karstlog/karst/internal/beat"
 	"github.com/karstlog/karst/internal/uuid"
 	"github.com/karstlog/karst/protocol"
 )
@@ -43,7 +44,7 @@ func (e *ReplacedError) Error() string {
 
 // runHeartbeats tells the controller that this process lives.
 func (c *Cluster) runHeartbeats(ctx context.Context) error {
-	tick := time.NewTimer(untilBeat(sayInterval))
+	tick := time.NewTimer(beat.Until(time.Now(), sayInterval))
 	defer tick.Stop()
 	for {
 		select {
@@ -51,7 +52,7 @@ func (c *Cluster) runHeartbeats(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		tick.Reset(untilBeat(sayInterval))
+		tick.Reset(beat.Until(time.Now(), sayInterval))
 		leader, ok := c.Leader()
 		if !ok || leader == c.o.BrokerID || c.Incarnation().IsZero() {
 			continue

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/karstlog/karst/internal/beat"
 )
 
 const (
@@ -57,7 +59,7 @@ func (l *lease) look() (now int64) {
 // run notes that the process runs.
 func (l *lease) run(ctx context.Context) {
 	l.beat.CompareAndSwap(0, max(1, int64(l.mono().Sub(l.begin))))
-	tick := time.NewTimer(untilBeat(beatInterval))
+	tick := time.NewTimer(beat.Until(time.Now(), beatInterval))
 	defer tick.Stop()
 	for {
 		select {
@@ -67,23 +69,12 @@ func (l *lease) run(ctx context.Context) {
 			return
 		}
 		l.note()
-		tick.Reset(untilBeat(beatInterval))
+		tick.Reset(beat.Until(time.Now(), beatInterval))
 	}
 }
 
 // note says that the process runs, at the time at which it looked: it may stand still between the two.
 func (l *lease) note() { l.beat.Store(l.look()) }
-
-// untilBeat is how long to wait for what is done once an interval, so that all of it is done at the same moments: an idle
-// process is woken as rarely as can be, which is what it costs. The wall clock gives the moments, so that processes on one
-// machine share them; when it steps, one wait is shorter or longer, by less than an interval.
-func untilBeat(interval time.Duration) time.Duration {
-	left := interval - time.Duration(time.Now().UnixNano())%interval
-	if left < interval/8 { // woken too early: clocks differ a little
-		left += interval
-	}
-	return left
-}
 
 // Writable says whether this broker may append as a leader. It is false from when the process stood still for longer than
 // 500 ms until the controller has confirmed that this start of it is registered and what it leads. It costs a look at the

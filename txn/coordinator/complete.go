@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/karstlog/karst/cluster/metadata"
+	"github.com/karstlog/karst/internal/beat"
 	"github.com/karstlog/karst/internal/hold"
 	"github.com/karstlog/karst/storage"
 	"github.com/karstlog/karst/txn"
@@ -182,7 +183,7 @@ func (c *Coordinator) send(ctx context.Context, broker metadata.BrokerID, m Mark
 
 // sweep looks for what nobody works on: decided transactions whose coordinator died, overdue ones, unused ids.
 func (c *Coordinator) sweep(ctx context.Context) {
-	look, abort, expire := time.NewTimer(untilLook()), time.NewTicker(c.o.AbortInterval), time.NewTicker(c.o.ExpireInterval)
+	look, abort, expire := time.NewTimer(beat.Until(time.Now(), lookInterval)), time.NewTicker(c.o.AbortInterval), time.NewTicker(c.o.ExpireInterval)
 	defer look.Stop()
 	defer abort.Stop()
 	defer expire.Stop()
@@ -190,7 +191,7 @@ func (c *Coordinator) sweep(ctx context.Context) {
 	for {
 		select {
 		case <-look.C:
-			look.Reset(untilLook())
+			look.Reset(beat.Until(time.Now(), lookInterval))
 			if !c.o.Quorum.IsLeader() {
 				clock = txn.Clock{} // another coordinator's time counts
 				continue
@@ -209,15 +210,6 @@ func (c *Coordinator) sweep(ctx context.Context) {
 			return
 		}
 	}
-}
-
-// untilLook ends at a multiple of lookInterval by the wall clock, when the process wakes for other reasons as well.
-func untilLook() time.Duration {
-	left := lookInterval - time.Duration(time.Now().UnixNano())%lookInterval
-	if left < lookInterval/8 { // woken too early: clocks differ a little
-		left += lookInterval
-	}
-	return left
 }
 
 func (c *Coordinator) lookForDecided() {
